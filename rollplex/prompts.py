@@ -5,6 +5,7 @@ Shapes: T text tokens, P prompt tokens (placeholders expanded), S patches, C val
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -92,5 +93,30 @@ class PromptBatch:
     def __getitem__(self, index: int) -> Prompt:
         return self.prompts[index]
 
+    def microbatches(self, max_tokens: int) -> list[list[int]]:
+        """Indices of prompts to run together: of like length, so that padding is small, and a bounded size.
+
+        A microbatch has at most ``max_tokens`` tokens, padding included, or a single prompt.
+        """
+        batches: list[list[int]] = []
+        for index in sorted(range(len(self)), key=lambda i: self[i].length):
+            if not batches or self[index].length * (len(batches[-1]) + 1) > max_tokens:
+                batches.append([])
+            batches[-1].append(index)
+        return batches
+
     def __repr__(self) -> str:
         return f"PromptBatch({len(self)} prompts, {len(self.refused)} refused, step {self.step})"
+
+
+def hash_pixels(*tensors: torch.Tensor) -> str:
+    """SHA-256 over the shapes and values of patches and grids, so that two paths can be compared by one string.
+
+    >>> hash_pixels(torch.zeros(2)) == hash_pixels(torch.zeros(2)), hash_pixels(torch.zeros(2)) == hash_pixels(torch.zeros(1))
+    (True, False)
+    """
+    digest = hashlib.sha256()
+    for tensor in tensors:
+        digest.update(repr(tuple(tensor.shape)).encode())
+        digest.update(tensor.contiguous().numpy().data)
+    return digest.hexdigest()
