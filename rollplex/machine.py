@@ -6,6 +6,10 @@ import os
 import sys
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    import torch
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -45,3 +49,10 @@ def _device() -> str | None:
     import torch
 
     return torch.cuda.get_device_name(0) if torch.cuda.is_available() else None
+
+
+def device_name(device: torch.device) -> str:
+    """What times measured on a device belong to: ``"cpu (2 cores)"``, or the GPU's own name."""
+    import torch
+
+    return torch.cuda.get_device_name(device) if device.type == "cuda" else f"cpu ({_cores()} cores)"

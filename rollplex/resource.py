@@ -38,6 +38,12 @@ class Resource:
         """Bytes of the distinct storages: a storage seen through ten views counts once."""
         return sum({s.data_ptr(): s.nbytes() for s in self._untyped()}.values())
 
+    def bytes_beyond(self, seen: set[int]) -> int:
+        """Bytes of the storages that are not in ``seen`` yet; adds them to it."""
+        fresh = {s.data_ptr(): s.nbytes() for s in self._untyped() if s.data_ptr() not in seen}
+        seen.update(fresh)
+        return sum(fresh.values())
+
     def _untyped(self) -> Iterable[torch.UntypedStorage]:
         return (tensor.untyped_storage() for tensor in self.tensors)
 

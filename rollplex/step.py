@@ -15,8 +15,9 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 if TYPE_CHECKING:
-    from rollplex.phases.prefix import PrefixState
+    from rollplex.boundary import PrefixState
     from rollplex.prompts import PromptBatch
+    from rollplex.sampling import Sampling
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -35,6 +36,10 @@ class RolloutGroup:
     """``[G]`` bool, whether the response ended with an end-of-sequence token (else it was cut)."""
     texts: tuple[str, ...]
     """The responses as text, special tokens left out."""
+    version: int
+    """Version of the weights that sampled."""
+    sampling: Sampling
+    """The distribution that was sampled from."""
 
     @property
     def size(self) -> int:
@@ -59,12 +64,16 @@ class Rollout:
     """Index of the training step."""
     seed: int
     """Seed from which every sample's own generator was made."""
-    temperature: float
-    """Temperature of the sampled distribution; the trainer scores at the same one."""
+    sampling: Sampling
+    """The distribution that was sampled from; the trainer scores under the same one."""
 
     def parts(self) -> Iterator[RolloutGroup]:
         """The groups one by one; `Feed.parts` has the same form while decoding goes on."""
         return iter(self.groups)
+
+    def memory(self, field: str) -> dict[str, int]:
+        """Bytes by owner, for the trace."""
+        return {field: self.nbytes}
 
     @property
     def num_tokens(self) -> int:
@@ -99,8 +108,6 @@ class Rewards:
 
     groups: tuple[RewardGroup, ...]
     """One group a prompt, in prompt order."""
-    version: int
-    """Version of the weights whose responses were scored."""
     step: int
     """Index of the training step."""
 

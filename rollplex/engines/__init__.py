@@ -1,0 +1,1 @@
+"""Rollout engines: who samples responses, behind one protocol."""

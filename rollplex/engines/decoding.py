@@ -1,0 +1,175 @@
+"""Batched decoding of groups: one more token for every living response, per call.
+
+A group's prompt keys and values are stored once: all its responses' queries meet them in one matrix product. Only the
+response part has a cache line per response. Finished responses leave the batch when enough of them have gathered.
+
+Shapes: B living responses (rows), n prompts of a block, G rows a prompt, H key/value heads, r query heads for each,
+D head size, P prompt length, t tokens so far, V vocabulary.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+from torch.nn.functional import embedding
+
+from rollplex.boundary import Boundary
+from rollplex.model.model import Model
+from rollplex.model.text import TextLayer
+
+
+@dataclass(frozen=True, eq=False)
+class Block:
+    """The rows whose prompts share one boundary, and how they meet its keys."""
+
+    boundary: Boundary
+    """Prompt keys and values ``[n, H, P, D]``, once a prompt."""
+    rows: slice
+    """Its rows in the batch, ordered by prompt."""
+    prompts: torch.Tensor | None
+    """Prompts of the boundary that still have rows; None for all of them."""
+    slots: torch.Tensor | None
+    """``[rows]`` place of each row in a rectangle of ``[n, G]``; None where the rows fill it."""
+    width: int
+    """G of the rectangle."""
+    bias: torch.Tensor | None
+    """``[n, 1, 1, P]`` 0 on real prompt tokens, -inf on padding; None where nothing is padded."""
+
+    @classmethod
+    def of(cls, boundary: Boundary, counts: Sequence[int], start: int, dtype: torch.dtype) -> Block:
+        """A block with ``counts[i]`` rows of the boundary's prompt i, beginning at row ``start``."""
+        device = boundary.lengths.device
+        kept = [i for i, count in enumerate(counts) if count]
+        width = max(counts)
+        slots = [rank * width + j for rank, i in enumerate(kept) for j in range(counts[i])]
+        full = len(slots) == len(kept) * width
+        prompts = None if len(kept) == len(counts) else torch.tensor(kept, device=device)
+        lengths = boundary.lengths if prompts is None else boundary.lengths[prompts]
+        padded = torch.arange(boundary.output.keys[0].shape[2], device=device) >= lengths[:, None]
+        bias = torch.zeros(padded.shape, dtype=dtype, device=device).masked_fill(padded, float("-inf"))
+        return cls(
+            boundary=boundary,
+            rows=slice(start, start + len(slots)),
+            prompts=prompts,
+            slots=None if full else torch.tensor(slots, device=device),
+            width=width,
+            bias=bias[:, None, None] if bool(padded.any()) else None,
+        )
+
+    def attend(self, index: int, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> torch.Tensor:
+        """Attention of layer ``index``: q ``[B, H, r, D]`` over the prompt and own k, v ``[B, H, t, D]``."""
+        keys, values = self.boundary.output.keys[index], self.boundary.output.values[index]
+        if self.prompts is not None:
+            keys, values = keys[self.prompts], values[self.prompts]
+        prompt = self._grouped(q) @ keys.transpose(-1, -2)
+        if self.bias is not None:
+            prompt = prompt + self.bias
+        scores = torch.cat((self._rows(prompt), q @ k.transpose(-1, -2)), dim=-1)
+        weights = torch.softmax(scores, dim=-1)
+        padded = keys.shape[2]
+        return self._rows(self._grouped(weights[..., :padded]) @ values) + weights[..., padded:] @ v
+
+    def _grouped(self, x: torch.Tensor) -> torch.Tensor:
+        """Rows ``[B, H, r, *]`` as a prompt's queries ``[n, H, G r, *]``."""
+        if self.slots is not None:
+            num = (int(self.slots[-1]) // self.width + 1) * self.width
+            x = x.new_zeros(num, *x.shape[1:]).index_copy_(0, self.slots, x)
+        return x.unflatten(0, (-1, self.width)).transpose(1, 2).flatten(2, 3)
+
+    def _rows(self, x: torch.Tensor) -> torch.Tensor:
+        """The way back from ``[n, H, G r, *]`` to ``[B, H, r, *]``."""
+        x = x.unflatten(2, (self.width, -1)).transpose(1, 2).flatten(0, 1)
+        return x if self.slots is None else x[self.slots]
+
+
+class ResponseCache:
+    """Keys and values of response tokens, one line a row, allocated once and kept between rollouts."""
+
+    def __init__(self) -> None:
+        self._storage: torch.Tensor | None = None
+
+    def lines(self, model: Model, rows: int, length: int) -> torch.Tensor:
+        """``[L, 2, rows, H, length, D]``, its contents undefined; grown when a rollout is larger than any before."""
+        layer = model.text.layers[0]
+        shape = (len(model.text.layers), 2, rows, layer.num_kv_heads, length, layer.head_dim)
+        needed = torch.Size(shape).numel()
+        if self._storage is None or self._storage.numel() < needed or self._storage.dtype != model.dtype:
+            self._storage = torch.empty(needed, dtype=model.dtype, device=model.device)
+        return self._storage[:needed].view(shape)
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes allocated."""
+        return 0 if self._storage is None else self._storage.nbytes
+
+    def release(self) -> None:
+        """Give the memory back until the next rollout."""
+        self._storage = None
+
+
+@dataclass(eq=False)
+class Batch:
+    """The living responses of a rollout and the layout of their rows."""
+
+    model: Model
+    """Whose weights are read."""
+    blocks: tuple[Block, ...]
+    """Rows by boundary."""
+    cache: torch.Tensor
+    """``[L, 2, B, H, T, D]``."""
+    positions: torch.Tensor
+    """``[B]`` position of each row's first response token."""
+    ids: torch.Tensor
+    """``[B]`` which response each row is."""
+    num_tokens: int = 0
+    """t, tokens in the cache."""
+
+    def forward(self, tokens: torch.Tensor) -> torch.Tensor:
+        """Feed each row its last token ``[B]``; hidden states ``[B, d]`` that predict the next."""
+        text, t = self.model.text, self.num_tokens
+        x = embedding(tokens, text.embedding)
+        cos, sin = text.rotary.text_angles(self.positions + t, x.dtype)
+        cos, sin = cos[:, None], sin[:, None]
+        for index, layer in enumerate(text.layers):
+            x = self._layer(index, layer, x, cos, sin, t)
+        self.num_tokens = t + 1
+        return text.norm(x)
+
+    def _layer(
+        self, index: int, layer: TextLayer, x: torch.Tensor, cos: torch.Tensor, sin: torch.Tensor, t: int
+    ) -> torch.Tensor:
+        q, k, v = layer.project(x, cos, sin)
+        rows = len(x)
+        lines = self.cache[index, :, :rows]
+        lines[0, :, :, t], lines[1, :, :, t] = k, v
+        q = (q * layer.head_dim**-0.5).unflatten(1, (layer.num_kv_heads, -1))
+        seen = lines[:, :, :, : t + 1]
+        parts = [b.attend(index, q[b.rows], seen[0, b.rows], seen[1, b.rows]) for b in self.blocks]
+        attended = parts[0] if len(parts) == 1 else torch.cat(parts)
+        return layer.finish(x, attended.flatten(1))
+
+    def keep(self, alive: torch.Tensor) -> None:
+        """Drop the rows where ``alive [B]`` is False: the others move up."""
+        rows = alive.nonzero()[:, 0]
+        blocks, start = [], 0
+        for block in self.blocks:
+            counts = self._counts(block, alive)
+            if sum(counts):
+                blocks.append(Block.of(block.boundary, counts, start, self.model.dtype))
+                start = blocks[-1].rows.stop
+        self.blocks = tuple(blocks)
+        living = self.cache[:, :, : len(alive), :, : self.num_tokens]
+        self.cache[:, :, : len(rows), :, : self.num_tokens] = living[:, :, rows]
+        self.positions, self.ids = self.positions[rows], self.ids[rows]
+
+    def _counts(self, block: Block, alive: torch.Tensor) -> list[int]:
+        """Living rows of each prompt of a block's boundary."""
+        num = len(block.boundary.prompts)
+        kept = list(range(num)) if block.prompts is None else block.prompts.tolist()
+        ranks = range(block.rows.stop - block.rows.start) if block.slots is None else block.slots.tolist()
+        counts = [0] * num
+        for slot, lives in zip(ranks, alive[block.rows].tolist(), strict=True):
+            counts[kept[slot // block.width]] += lives
+        return counts

@@ -1,0 +1,156 @@
+"""Running a timetable: lanes into ticks, ticks into a step and a trace.
+
+``interleave``: one host thread gives the lanes turns, tick by tick. Deterministic; on CUDA each lane has its own stream,
+so the device overlaps what the host only launches. ``threads``: one host thread a lane.
+
+Both give the numbers of the serial step: phases share no state but read-only weights, and each owns its randomness.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Generator
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+import torch
+
+from rollplex.board import Board
+from rollplex.feed import Ready, Waiting
+from rollplex.recorder import Recorder
+from rollplex.schedule import Slot, Stage, Timetable
+
+ExecutorName = Literal["interleave", "threads"]
+
+
+def execute(timetable: Timetable, board: Board, recorder: Recorder, executor: ExecutorName = "interleave") -> None:
+    """Run every stage on the board; after an error the board keeps what was finished."""
+    run_stage = EXECUTORS[executor]
+    recorder.begin(board.step, timetable.name)
+    try:
+        for stage in timetable.stages:
+            board.open(stage)
+            lanes = [Lane(name, slots, stage, board, recorder) for name, slots in stage.lanes().items()]
+            for lane in lanes:
+                recorder.wait(lane.name, [other for s in timetable.stages for other in s.lanes()])
+            try:
+                run_stage(lanes)
+            finally:
+                for lane in lanes:
+                    lane.close()
+    finally:
+        recorder.finish()
+
+
+@dataclass(eq=False)
+class Lane:
+    """The slots of one lane of a stage, run one after another, one tick at a time."""
+
+    name: str
+    """Name of the lane."""
+    slots: list[Slot]
+    """Those still to run; the first may be under way."""
+    stage: Stage
+    """Where it belongs."""
+    board: Board
+    """The step being filled."""
+    recorder: Recorder
+    """The trace being written."""
+    generator: Generator[Any, None, Any] | None = None
+    """The first slot's phase, under way."""
+    credit: float = field(default=0.0)
+    """Turns saved up, where one thread serves all lanes."""
+
+    @property
+    def done(self) -> bool:
+        """Whether every slot has finished."""
+        return not self.slots
+
+    def advance(self) -> bool:
+        """Run one tick of the first slot; False if it is waiting for another lane."""
+        slot = self.slots[0]
+        with self.recorder.lane(self.name):
+            if slot.streams:
+                self.recorder.wait(self.name, list(self.stage.lanes()))
+            start = self.recorder.mark(self.name)
+            try:
+                if self.generator is None:
+                    self.generator = slot.phase.run(**self.board.inputs(slot))
+                tick = next(self.generator)
+            except StopIteration as stop:
+                self._finish(slot, stop.value, start)
+                return True
+            except Exception as error:
+                error.add_note(f"(in phase {slot.phase.name!r} of step {self.board.step.index}; what was finished "
+                               "before is in run.last)")
+                raise
+        if not torch.is_grad_enabled():
+            raise RuntimeError(f"phase {slot.phase.name!r} ended a tick with autograd switched off for everyone")
+        if isinstance(tick, Waiting):
+            return False
+        if isinstance(tick, Ready):
+            self.board.part(slot, tick)
+        self.recorder.tick(self.board.step, self.stage, slot, tick.label if isinstance(tick, Ready) else tick, start)
+        return True
+
+    def _finish(self, slot: Slot, value: Any, start: Any) -> None:
+        self.recorder.tick(self.board.step, self.stage, slot, "end", start)
+        self.board.fill(slot, value)
+        self.recorder.sample(self.board.step)
+        self.generator = None
+        self.slots.pop(0)
+
+    def close(self) -> None:
+        """Stop a phase that is under way: it releases what it holds."""
+        if self.generator is not None:
+            self.generator.close()
+            self.generator = None
+
+
+def interleave(lanes: list[Lane]) -> None:
+    """Give the lanes turns until all are done; a lane with share s gets s turns a round."""
+    while open_lanes := [lane for lane in lanes if not lane.done]:
+        moved = False
+        for lane in open_lanes:
+            lane.credit += lane.slots[0].share
+            while lane.credit >= 1 and not lane.done:
+                lane.credit -= 1
+                moved |= (advanced := lane.advance())
+                if not advanced:
+                    break
+        if not moved and all(lane.slots[0].share >= 1 for lane in open_lanes if not lane.done):
+            waiting = [f"{lane.name}: {lane.slots[0].phase.name}" for lane in open_lanes if not lane.done]
+            if waiting:
+                raise RuntimeError(f"running a stage: every lane waits for another ({', '.join(waiting)})")
+
+
+def threads(lanes: list[Lane]) -> None:
+    """Run every lane in a thread of its own; the first error stops them all."""
+    stop = threading.Event()
+    errors: list[BaseException] = []
+
+    def work(lane: Lane) -> None:
+        try:
+            while not lane.done and not stop.is_set():
+                if not lane.advance():
+                    time.sleep(1e-4)
+        except BaseException as error:
+            errors.append(error)
+            stop.set()
+
+    workers = [threading.Thread(target=work, args=(lane,), name=f"rollplex-{lane.name}") for lane in lanes]
+    for worker in workers:
+        worker.start()
+    try:
+        for worker in workers:
+            worker.join()
+    finally:
+        stop.set()
+        for worker in workers:
+            worker.join()
+    if errors:
+        raise errors[0]
+
+
+EXECUTORS: dict[str, Callable[[list[Lane]], None]] = {"interleave": interleave, "threads": threads}

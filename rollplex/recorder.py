@@ -1,0 +1,128 @@
+"""Writing a trace: turns what an executor did into ticks and memory samples.
+
+Times of host work come from the host's clock. Work on a CUDA device is timed by events on its stream, because a host
+clock around an asynchronous launch would measure the launch; they are read once, when the step is over.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager, nullcontext
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+from rollplex.phases.phase import Phase
+from rollplex.schedule import Slot, Stage
+from rollplex.step import Step
+from rollplex.trace import MemorySample, Tick, Trace
+
+HELD = ("policy_prefix", "reference_prefix", "rollout")
+"""Fields of a step that hold device memory."""
+
+
+class Recorder:
+    """Appends to one `Trace`; ``origin`` is the moment that the trace calls 0."""
+
+    def __init__(self, trace: Trace, phases: Sequence[Phase], device: torch.device) -> None:
+        self.trace = trace
+        self.phases = tuple(phases)
+        self.cuda = device.type == "cuda"
+        self.device = device
+        self._origin = time.perf_counter()
+        self._start = torch.cuda.Event(enable_timing=True) if self.cuda else None
+        if self._start is not None:
+            self._start.record()
+        self._pending: list[_Pending] = []
+        self._streams: dict[str, Any] = {}
+        self._last: Mapping[str, int] = {}
+
+    def now(self) -> float:
+        """Seconds on the trace's clock."""
+        return time.perf_counter() - self._origin
+
+    def begin(self, step: Step, schedule: str) -> None:
+        """A step starts under a schedule."""
+        self.trace.schedules[step.index] = schedule
+
+    @contextmanager
+    def lane(self, lane: str) -> Iterator[None]:
+        """Work inside goes to the lane's own stream; on a CPU there is nothing to do."""
+        with torch.cuda.stream(self._stream(lane)) if self.cuda else nullcontext():
+            yield
+
+    def wait(self, lane: str, others: Sequence[str]) -> None:
+        """What the lane does next comes after what the others have launched so far."""
+        if self.cuda:
+            for other in others:
+                self._stream(lane).wait_stream(self._stream(other))
+
+    def mark(self, lane: str) -> Any:
+        """This moment on a lane: seconds, or an event for the device's clock."""
+        if not self.cuda:
+            return self.now()
+        event = torch.cuda.Event(enable_timing=True)
+        event.record(self._stream(lane))
+        return event
+
+    def tick(self, step: Step, stage: Stage, slot: Slot, label: str, start: Any) -> None:
+        """A tick of a slot ends now."""
+        pending = _Pending(step.index, stage.name, slot.lane, slot.phase.name, label, start, self.mark(slot.lane))
+        if self.cuda:
+            self._pending.append(pending)
+        else:
+            self.trace.ticks.append(pending.tick(start, pending.end))
+
+    def sample(self, step: Step) -> None:
+        """Bytes by owner, if they changed since the last sample."""
+        owners = self.owners(step)
+        if owners != self._last:
+            self.trace.samples.append(MemorySample(step.index, self.now(), owners))
+            self._last = owners
+
+    def owners(self, step: Step) -> dict[str, int]:
+        """Owner -> bytes now; storages that several resources share count under the first."""
+        seen: set[int] = set()
+        owners: dict[str, int] = {}
+        for phase in self.phases:
+            for resource in (*phase.reads, *phase.mutates):
+                fresh = resource.bytes_beyond(seen)
+                if fresh:
+                    owners[resource.name] = owners.get(resource.name, 0) + fresh
+            for name, num in phase.held().items():
+                owners[name] = num
+        for field in HELD:
+            value = getattr(step, field)
+            if value is not None:
+                owners |= value.memory(field)
+        return owners
+
+    def finish(self) -> None:
+        """The step is over: read the device's clock for its ticks."""
+        if self.cuda and self._start is not None:
+            torch.cuda.synchronize(self.device)
+            for p in self._pending:
+                times = [self._start.elapsed_time(event) / 1e3 for event in (p.start, p.end)]
+                self.trace.ticks.append(p.tick(*times))
+            self._pending.clear()
+
+    def _stream(self, lane: str) -> Any:
+        if lane not in self._streams:
+            self._streams[lane] = torch.cuda.Stream(self.device)
+        return self._streams[lane]
+
+
+@dataclass(frozen=True, slots=True)
+class _Pending:
+    step: int
+    stage: str
+    lane: str
+    phase: str
+    label: str
+    start: Any
+    end: Any
+
+    def tick(self, start_s: float, end_s: float) -> Tick:
+        return Tick(self.step, self.stage, self.lane, self.phase, self.label, start_s, end_s)

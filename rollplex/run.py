@@ -1,0 +1,98 @@
+"""A run: a task, phases, a schedule and a trace. The loop over its steps is the user's own ``for``."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+import torch
+
+from rollplex.board import Board
+from rollplex.execute import EXECUTORS, ExecutorName, execute
+from rollplex.machine import device_name
+from rollplex.phases.phase import Phase
+from rollplex.phases.suffix import Suffix
+from rollplex.policy import Policy
+from rollplex.recorder import Recorder
+from rollplex.schedule import Schedule, Timetable
+from rollplex.schedules import Serial
+from rollplex.step import Step
+from rollplex.steps import Steps
+from rollplex.task import Task
+from rollplex.trace import Trace
+
+
+class Run:
+    """Steps of a task under a schedule; it owns the trace and the step counter, and no tensor.
+
+    ``for step in run.steps(50): ...`` trains; breaking off and going on later is safe.
+    """
+
+    def __init__(
+        self,
+        task: Task,
+        phases: Sequence[Phase],
+        schedule: Schedule | None = None,
+        *,
+        prompts: int = 8,
+        seed: int = 0,
+        executor: ExecutorName = "interleave",
+        max_prompt_length: int | None = None,
+    ) -> None:
+        if prompts < 1:
+            raise ValueError(f"making a Run: prompts is {prompts}; it must be at least 1")
+        if executor not in EXECUTORS:
+            raise ValueError(f"making a Run: executor is {executor!r}; it must be one of {list(EXECUTORS)}")
+        self.task = task
+        self.phases = tuple(phases)
+        self.schedule: Schedule = Serial() if schedule is None else schedule
+        self.prompts = prompts
+        self.seed = seed
+        self.executor: ExecutorName = executor
+        self.max_prompt_length = max_prompt_length
+        self.policy = _policy(self.phases)
+        self.next_index = 0
+        self.last: Step | None = None
+        """The newest step, complete or as far as an error let it get."""
+        self.trace = Trace(device=device_name(self.policy.model.device))
+        self.recorder = Recorder(self.trace, self.phases, self.policy.model.device)
+        self.timetable().check()
+
+    def timetable(self) -> Timetable:
+        """The phases as the schedule lays them out; print it to read it."""
+        return self.schedule.timetable(self.phases)
+
+    def steps(self, num: int) -> Steps:
+        """The next ``num`` steps, each made when the loop asks for it."""
+        return Steps(run=self, num=num, iterable=self._steps(num))
+
+    def step(self) -> Step:
+        """Make the next step."""
+        board = Board(self._begin())
+        try:
+            execute(self.timetable(), board, self.recorder, self.executor)
+        finally:
+            self.last = board.step
+        self.next_index += 1
+        return board.step
+
+    def _steps(self, num: int) -> Iterator[Step]:
+        for _ in range(num):
+            yield self.step()
+
+    def _begin(self) -> Step:
+        rows = self.task.rows(self.prompts, step=self.next_index)
+        batch = self.policy.ingest.batch(
+            rows, step=self.next_index, seed=self.seed, max_prompt_length=self.max_prompt_length
+        )
+        return Step(index=self.next_index, seed=self.seed, version=self.policy.version, prompts=batch)
+
+    def __repr__(self) -> str:
+        return f"Run({self.task.name}, {self.schedule.name}, next step {self.next_index}, {self.trace!r})"
+
+
+def _policy(phases: Sequence[Phase]) -> Policy:
+    found = [phase.policy for phase in phases if isinstance(phase, Suffix)]
+    if len(found) != 1:
+        raise ValueError(f"making a Run: wanted one Suffix phase among {list(phases)}, found {len(found)}")
+    return found[0]

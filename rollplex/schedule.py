@@ -1,0 +1,148 @@
+"""Schedules as data: a timetable of phases that can be printed, checked, simulated and run.
+
+A timetable is a sequence of stages with a barrier between them. A stage holds slots; slots on one lane run in order,
+lanes of one stage run at the same time. This file knows what a timetable may contain. It runs nothing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import combinations
+from typing import Protocol
+
+from rollplex.phases.phase import Phase
+from rollplex.resource import Resource
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Slot:
+    """One phase on one lane."""
+
+    phase: Phase
+    """What runs."""
+    lane: str
+    """Where: slots of one lane take turns, lanes run at the same time."""
+    takes: tuple[str, ...]
+    """The `Step` fields handed to it; all that it requires, and those optional ones that the schedule wants used."""
+    streams: tuple[str, ...] = ()
+    """Those of ``takes`` that are read while they are still being made, part by part."""
+    share: float = 1.0
+    """Turns of this lane for each turn of a lane with share 1, where one host thread serves all lanes."""
+
+    def __repr__(self) -> str:
+        streamed = f" (streaming {', '.join(self.streams)})" if self.streams else ""
+        return f"{self.phase.name}{streamed}"
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Stage:
+    """Slots between two barriers."""
+
+    name: str
+    """Name in traces, e.g. ``"P1"``."""
+    slots: tuple[Slot, ...]
+    """In the order in which each lane runs them."""
+
+    def lanes(self) -> dict[str, list[Slot]]:
+        """Lane -> its slots in order."""
+        lanes: dict[str, list[Slot]] = {}
+        for slot in self.slots:
+            lanes.setdefault(slot.lane, []).append(slot)
+        return lanes
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Timetable:
+    """A whole step as a schedule wants it."""
+
+    name: str
+    """Name of the schedule."""
+    stages: tuple[Stage, ...]
+    """In order, with a barrier after each."""
+
+    def check(self) -> None:
+        """Refuse a timetable that could compute something else than the serial step.
+
+        Every input is written earlier (or streamed from the same stage), every field is written once, and within a
+        stage a resource has many readers or one writer on another lane: resources are compared by storage.
+        """
+        written = {"prompts"}
+        for stage in self.stages:
+            _check_inputs(self.name, stage, written)
+            _check_borrows(self.name, stage)
+            written |= {slot.phase.writes for slot in stage.slots}
+
+    def __repr__(self) -> str:
+        lines = [f"{self.name}:"]
+        for stage in self.stages:
+            lanes = "  ‖  ".join(
+                f"{lane}: {', '.join(map(repr, slots))}" for lane, slots in stage.lanes().items()
+            )
+            lines.append(f"  {stage.name}  {lanes}")
+        return "\n".join(lines)
+
+
+class Schedule(Protocol):
+    """Makes a timetable of the phases that a user gave."""
+
+    @property
+    def name(self) -> str:
+        """Its class name, as in tables and figures."""
+        ...
+
+    def timetable(self, phases: Sequence[Phase]) -> Timetable:
+        """The phases, laid out in time."""
+        ...
+
+
+class ScheduleError(ValueError):
+    """A timetable breaks a rule that keeps the update the same as the serial one."""
+
+
+def _check_inputs(name: str, stage: Stage, written: set[str]) -> None:
+    inside = {slot.phase.writes: slot for slot in stage.slots}
+    if len(inside) < len(stage.slots) or not written.isdisjoint(inside):
+        fields = [slot.phase.writes for slot in stage.slots]
+        raise ScheduleError(f"checking {name}, stage {stage.name}: a field is written twice; its slots write {fields}")
+    for position, slot in enumerate(stage.slots):
+        known = slot.phase.inputs()
+        missing = [field for field, required in known.items() if required and field not in slot.takes]
+        unknown = [field for field in slot.takes if field not in known]
+        if missing or unknown:
+            raise ScheduleError(
+                f"checking {name}, stage {stage.name}: {slot.phase.name} lacks {missing} and is given {unknown}, "
+                f"but it takes {list(known)}"
+            )
+        for field in slot.takes:
+            if field in written:
+                continue
+            maker = inside.get(field)
+            earlier = maker is not None and maker.lane == slot.lane and maker in stage.slots[:position]
+            if not earlier and not (maker is not None and field in slot.streams):
+                raise ScheduleError(
+                    f"checking {name}, stage {stage.name}: {slot.phase.name} reads {field!r}, which is not written "
+                    "before it. Put its phase into an earlier stage, earlier on the same lane, or stream it."
+                )
+
+
+def _check_borrows(name: str, stage: Stage) -> None:
+    for (lane, slots), (other_lane, others) in combinations(stage.lanes().items(), 2):
+        for slot in slots:
+            for other in others:
+                for writer, user in ((slot, other), (other, slot)):
+                    clash = _clash(writer.phase.mutates, (*user.phase.reads, *user.phase.mutates))
+                    if clash:
+                        raise ScheduleError(
+                            f"checking {name}, stage {stage.name}: {writer.phase.name} changes {clash[0]} while "
+                            f"{user.phase.name} uses {clash[1]} (lanes {lane!r} and {other_lane!r}), and they share "
+                            "storage. A resource has many readers or one writer: put a barrier between them."
+                        )
+
+
+def _clash(written: Sequence[Resource], used: Sequence[Resource]) -> tuple[str, str] | None:
+    for writer in written:
+        for user in used:
+            if writer.overlaps(user):
+                return writer.name, user.name
+    return None
