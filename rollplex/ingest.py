@@ -16,10 +16,12 @@ import math
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from numbers import Real
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 import torch
+from jinja2 import TemplateError
 from torchvision.transforms.v2.functional import pil_to_tensor
 
 from rollplex.messages import Conversation, broken, token_pattern, unused_mark
@@ -144,6 +146,9 @@ class Ingest:
             raise ValueError(f"making the prompts of step {step}: found {len(rows)} rows, {len(refused)} refused.{why}")
         return PromptBatch(prompts=tuple(prompts), refused=tuple(refused), step=step, seed=seed)
 
+    def __repr__(self) -> str:
+        return f"Ingest({self.config.model_type}, {len(self.processor.tokenizer)} tokens)"
+
     @property
     def _vision(self) -> Any:
         """The vision part of the config; transformers declares it as any of several types."""
@@ -173,12 +178,15 @@ class Ingest:
         """``[T]`` ids of the conversation in the directory's chat template."""
         mark = unused_mark(conversation.texts())
         last = conversation.messages[-1]["role"]
-        rendered = self.processor.apply_chat_template(
-            conversation.outline(self._control, mark),
-            add_generation_prompt=last != "assistant",
-            continue_final_message=last == "assistant",
-            tokenize=False,
-        )
+        try:
+            rendered = self.processor.apply_chat_template(
+                conversation.outline(self._control, mark),
+                add_generation_prompt=last != "assistant",
+                continue_final_message=last == "assistant",
+                tokenize=False,
+            )
+        except TemplateError as error:
+            raise ValueError(f"{where}: rendering the chat template: it refused the messages: {error}") from error
         text_ids = self._encode_pieces(rendered.split(mark))
         for token_id, blocks, name in (
             (self.config.image_token_id, conversation.images, "image"),
@@ -266,12 +274,12 @@ def _second_per_grid_ts(row: Row, num_videos: int, temporal_patch_size: int, whe
         raise ValueError(f"{where}: timing videos: found both 'fps' and 'second_per_grid_ts'. Keep one of the columns.")
     name, given = ("fps", fps) if seconds is None else ("second_per_grid_ts", seconds)
     given = DEFAULT_FPS if given is None else given
-    values = [float(value) for value in ([given] * num_videos if isinstance(given, int | float) else given)]
-    if len(values) != num_videos or not all(math.isfinite(value) and value > 0 for value in values):
+    values = [given] * num_videos if isinstance(given, Real) else given if isinstance(given, list | tuple) else []
+    if len(values) != num_videos or not all(isinstance(v, Real) and math.isfinite(v) and float(v) > 0 for v in values):
         raise ValueError(
             f"{where}: timing {num_videos} videos: found {name} = {given}. Give one positive number, or one for each video."
         )
-    return tuple(temporal_patch_size / value if name == "fps" else value for value in values)
+    return tuple(temporal_patch_size / float(v) if name == "fps" else float(v) for v in values)
 
 
 def _too_long(prompt: Prompt, index: int, limit: int) -> str:

@@ -67,8 +67,7 @@ def mrope_positions(
         Kind.IMAGE: [(grid, torch.tensor(1.0)) for grid in image_grid_thw],
         Kind.VIDEO: [(grid, tokens_per_second * s) for grid, s in zip(video_grid_thw, seconds, strict=True)],
     }
-    parts: list[torch.Tensor] = []
-    start = 0
+    parts, start = list[torch.Tensor](), 0
     for value, run in groupby(kinds.tolist()):
         kind, remaining = Kind(value), len(list(run))
         if kind is Kind.TEXT:
@@ -85,12 +84,11 @@ def mrope_positions(
                 f"computing positions: the placeholders of a {kind.name.lower()} end {-remaining} tokens early. "
                 "Expand each placeholder to its grid's number of tokens."
             )
-    for kind, unused in grids.items():
-        if unused:
-            raise ValueError(
-                f"computing positions: found {len(unused)} {kind.name.lower()} grids without placeholder tokens. "
-                "Give one run of placeholders for each grid."
-            )
+    unused = {kind.name.lower(): len(left) for kind, left in grids.items() if left}
+    if unused:
+        raise ValueError(
+            f"computing positions: found grids without placeholder tokens: {unused}. Give one run of placeholders for each."
+        )
     positions = torch.cat(parts, dim=1)
     return positions, int(positions.max()) + 1
 

@@ -24,7 +24,9 @@ def grey16(values: list[int], dtype: type = np.uint16) -> Image.Image:
     return Image.fromarray(np.array([values], dtype=dtype))
 
 
-@pytest.mark.parametrize("mode", ["RGB", "RGBX", "L", "1", "P", "CMYK", "YCbCr", "HSV", "RGBA", "LA", "PA", "RGBa", "La"])
+@pytest.mark.parametrize(
+    "mode", ["RGB", "RGBX", "L", "1", "P", "CMYK", "YCbCr", "HSV", "RGBA", "LA", "PA", "RGBa", "La"]
+)
 def test_an_opaque_white_picture_stays_white_in_every_mode(mode: str) -> None:
     # RGBa and La are reached only through their plain forms, as Pillow has it.
     plain = {"RGBa": "RGBA", "La": "LA", "PA": "P"}.get(mode, mode)
@@ -137,7 +139,15 @@ def test_every_way_in_gives_the_same_pixels(tmp_path: pytest.TempPathFactory) ->
     path = tmp_path / "picture.png"
     path.write_bytes(encoded(image))
     stored = {"bytes": path.read_bytes(), "path": None}
-    sources = [image, path, str(path), path.read_bytes(), bytearray(path.read_bytes()), stored, {"bytes": None, "path": path}]
+    sources = [
+        image,
+        path,
+        str(path),
+        path.read_bytes(),
+        bytearray(path.read_bytes()),
+        stored,
+        {"bytes": None, "path": path},
+    ]
     assert {to_rgb(source).tobytes() for source in sources} == {image.tobytes()}
 
 
