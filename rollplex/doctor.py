@@ -34,11 +34,11 @@ class Feature:
 
 def doctor() -> dict[str, Any]:
     """Print what works on this machine, and return it as ``{"features": [{name, available, why}]}``."""
-    features = list(examine())
-    width = max(len(feature.name) for feature in features)
-    for feature in features:
-        print(f"{'ok' if feature.available else '--'}  {feature.name:{width}}  {feature.why}")
-    return {"features": [asdict(feature) for feature in features]}
+    features: list[dict[str, Any]] = []
+    for feature in examine():  # printed one by one: reading the tiny model's configuration takes a second or two
+        print(f"{'ok' if feature.available else '--'}  {feature.name:16}  {feature.why}", flush=True)
+        features.append(asdict(feature))
+    return {"features": features}
 
 
 def examine() -> Iterator[Feature]:
