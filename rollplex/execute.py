@@ -82,8 +82,10 @@ class Lane:
                 self._finish(slot, stop.value, start)
                 return True
             except Exception as error:
-                error.add_note(f"(in phase {slot.phase.name!r} of step {self.board.step.index}; what was finished "
-                               "before is in run.last)")
+                error.add_note(
+                    f"(in phase {slot.phase.name!r} of step {self.board.step.index}; what was finished "
+                    "before is in run.last)"
+                )
                 raise
         if not torch.is_grad_enabled():
             raise RuntimeError(f"phase {slot.phase.name!r} ended a tick with autograd switched off for everyone")

@@ -12,11 +12,9 @@ Deviations from calling the processor, all on purpose:
 
 from __future__ import annotations
 
-import math
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from numbers import Real
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -28,13 +26,11 @@ from rollplex.messages import Conversation, broken, token_pattern, unused_mark
 from rollplex.positions import Kind, mrope_positions, num_visual_tokens
 from rollplex.prompts import Prompt, PromptBatch, Refusal, hash_pixels
 from rollplex.task import Row
+from rollplex.video_time import second_per_grid_ts
 
 if TYPE_CHECKING:
     from PIL import Image
     from transformers import Qwen2_5_VLConfig, Qwen2_5_VLProcessor
-
-DEFAULT_FPS = 24.0
-"""Frames per second of a video whose row does not say: what transformers assumes for bare frames."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -87,7 +83,7 @@ class Ingest:
             sizes = [image.size for image in conversation.images] + [video[0].size for video in conversation.videos]
             raise ValueError(f"{where}: patching pictures of sizes {sizes}: {error}") from error
         input_ids, kinds = self._expand(text_ids, image_grid, video_grid, where)
-        seconds = _second_per_grid_ts(row, len(video_grid), self._vision.temporal_patch_size, where)
+        seconds = second_per_grid_ts(row, len(video_grid), self._vision.temporal_patch_size, where)
         positions, next_position = mrope_positions(
             kinds,
             image_grid,
@@ -148,6 +144,14 @@ class Ingest:
 
     def __repr__(self) -> str:
         return f"Ingest({self.config.model_type}, {len(self.processor.tokenizer)} tokens)"
+
+    def decode(self, ids: torch.Tensor) -> str:
+        """Text of token ids ``[R]``, special tokens left out."""
+        return self.processor.tokenizer.decode(ids, skip_special_tokens=True)
+
+    def save_pretrained(self, path: str | Path) -> None:
+        """Write the processor's files."""
+        self.processor.save_pretrained(path)
 
     @property
     def _vision(self) -> Any:
@@ -263,23 +267,6 @@ def _plain(row: Row, where: str) -> Conversation:
 def _clip(frames: Sequence[Image.Image]) -> torch.Tensor:
     """``[frames, 3, height, width]`` uint8."""
     return torch.stack([pil_to_tensor(frame) for frame in frames])
-
-
-def _second_per_grid_ts(row: Row, num_videos: int, temporal_patch_size: int, where: str) -> tuple[float, ...]:
-    """Seconds between temporal patches of each video, from the row's columns or the default."""
-    if not num_videos:
-        return ()
-    fps, seconds = row.get("fps"), row.get("second_per_grid_ts")
-    if fps is not None and seconds is not None:
-        raise ValueError(f"{where}: timing videos: found both 'fps' and 'second_per_grid_ts'. Keep one of the columns.")
-    name, given = ("fps", fps) if seconds is None else ("second_per_grid_ts", seconds)
-    given = DEFAULT_FPS if given is None else given
-    values = [given] * num_videos if isinstance(given, Real) else given if isinstance(given, list | tuple) else []
-    if len(values) != num_videos or not all(isinstance(v, Real) and math.isfinite(v) and float(v) > 0 for v in values):
-        raise ValueError(
-            f"{where}: timing {num_videos} videos: found {name} = {given}. Give one positive number, or one for each video."
-        )
-    return tuple(temporal_patch_size / float(v) if name == "fps" else float(v) for v in values)
 
 
 def _too_long(prompt: Prompt, index: int, limit: int) -> str:

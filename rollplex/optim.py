@@ -32,7 +32,9 @@ class AdamW:
         max_grad_norm: float = 1.0,
     ) -> None:
         if max_grad_norm <= 0:
-            raise ValueError(f"making an optimizer: max_grad_norm is {max_grad_norm}; it must be > 0 (inf for no limit)")
+            raise ValueError(
+                f"making an optimizer: max_grad_norm is {max_grad_norm}; it must be > 0 (inf for no limit)"
+            )
         self._policy = policy
         self._lr = lr
         self.max_grad_norm = max_grad_norm

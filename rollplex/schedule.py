@@ -76,9 +76,7 @@ class Timetable:
     def __repr__(self) -> str:
         lines = [f"{self.name}:"]
         for stage in self.stages:
-            lanes = "  ‖  ".join(
-                f"{lane}: {', '.join(map(repr, slots))}" for lane, slots in stage.lanes().items()
-            )
+            lanes = "  ‖  ".join(f"{lane}: {', '.join(map(repr, slots))}" for lane, slots in stage.lanes().items())
             lines.append(f"  {stage.name}  {lanes}")
         return "\n".join(lines)
 

@@ -203,7 +203,9 @@ class Step:
     def fill(self, name: str, value: Any) -> Step:
         """This step with one more field filled; refuses to fill a field twice."""
         if getattr(self, name) is not None:
-            raise ValueError(f"step {self.index}: filling {name!r}, but it is already filled. Each phase runs once a step.")
+            raise ValueError(
+                f"step {self.index}: filling {name!r}, but it is already filled. Each phase runs once a step."
+            )
         return replace(self, **{name: value})
 
     @classmethod

@@ -120,7 +120,10 @@ class Trace:
         lanes = list(dict.fromkeys(t.lane for t in self.ticks))
         events: list[dict[str, object]] = [
             {"name": "process_name", "ph": "M", "pid": 0, "args": {"name": f"{self.kind} on {self.device}"}},
-            *({"name": "thread_name", "ph": "M", "pid": 0, "tid": i, "args": {"name": lane}} for i, lane in enumerate(lanes)),
+            *(
+                {"name": "thread_name", "ph": "M", "pid": 0, "tid": i, "args": {"name": lane}}
+                for i, lane in enumerate(lanes)
+            ),
         ]
         for t in self.ticks:
             events.append(
@@ -135,7 +138,9 @@ class Trace:
                     "args": {"step": t.step, "stage": t.stage, "schedule": self.schedules.get(t.step, "")},
                 }
             )
-        events.extend({"name": "memory", "ph": "C", "ts": s.time_s * 1e6, "pid": 0, "args": dict(s.owners)} for s in self.samples)
+        events.extend(
+            {"name": "memory", "ph": "C", "ts": s.time_s * 1e6, "pid": 0, "args": dict(s.owners)} for s in self.samples
+        )
         return {"traceEvents": events, "displayTimeUnit": "ms", "otherData": {"kind": self.kind, "device": self.device}}
 
     def timeline(self, step: int | None = None) -> go.Figure:

@@ -16,7 +16,6 @@ from rollplex.sampling import Sampling
 from rollplex.step import Rollout, RolloutGroup
 
 
-
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Request:
     """Responses wanted for one batch of prompts."""

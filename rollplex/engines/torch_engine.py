@@ -28,14 +28,25 @@ COMPACT_AT = 0.875
 class TorchEngine:
     """Samples with the policy's weights, in place.
 
+    ``generator`` replaces each sample's own randomness by one shared stream: schedules then no longer agree, which is
+    what it is for. ``check_every`` is the number of tokens between looks at which responses have ended.
+
     >>> from rollplex.policy import Policy
     >>> policy = Policy.tiny()
     >>> policy.engine().weights.overlaps(policy.weights)
     True
     """
 
-    def __init__(self, policy: Policy, *, microbatch_tokens: int = 8192, check_every: int | None = None) -> None:
+    def __init__(
+        self,
+        policy: Policy,
+        *,
+        microbatch_tokens: int = 8192,
+        check_every: int | None = None,
+        generator: torch.Generator | None = None,
+    ) -> None:
         self._policy = policy
+        self._generator = generator
         self._microbatch_tokens = microbatch_tokens
         self._check_every = check_every or (1 if policy.model.device.type == "cpu" else 8)
         self.cache = ResponseCache()
@@ -125,7 +136,8 @@ class TorchEngine:
         if t:
             state.hidden = state.batch.forward(state.tokens[ids, t - 1])
         distribution = request.sampling.logprobs(model.text.head(state.hidden).to(model.wide))
-        drawn = request.sampling.draw(distribution, state.uniforms[ids, t])
+        draws = state.uniforms[ids, t] if self._generator is None else self._shared_draws(len(ids))
+        drawn = request.sampling.draw(distribution, draws)
         state.tokens[ids, t] = drawn
         state.logprobs[ids, t] = distribution.gather(-1, drawn[:, None])[:, 0]
         ends = torch.isin(drawn, torch.tensor(model.eos_ids, device=drawn.device))
@@ -133,6 +145,10 @@ class TorchEngine:
             ends = torch.zeros_like(ends)
         state.record(ids, ends)
         return f"token {t}"
+
+    def _shared_draws(self, num: int) -> torch.Tensor:
+        """Numbers that depend on who drew before: what per-sample generators avoid (see `rollplex.verify`)."""
+        return torch.rand(num, generator=self._generator, dtype=torch.float64).to(self._policy.model.device)
 
     def _group(self, request: Request, state: _State, prompt: int) -> RolloutGroup:
         rows = slice(prompt * request.group, (prompt + 1) * request.group)

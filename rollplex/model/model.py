@@ -124,4 +124,3 @@ def eos_ids(module: PreTrainedModel) -> tuple[int, ...]:
             "Set module.generation_config.eos_token_id."
         )
     return tuple(found) if isinstance(found, list | tuple) else (int(cast(int, found)),)
-

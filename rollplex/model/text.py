@@ -48,9 +48,7 @@ class TextLayer:
         q, k = turned.split((self.num_heads, self.num_kv_heads), dim=-2)
         return q, k, fused[..., self.num_heads + self.num_kv_heads :, :]
 
-    def keys_values(
-        self, x: torch.Tensor, cos: torch.Tensor, sin: torch.Tensor
-    ) -> tuple[torch.Tensor, torch.Tensor]:
+    def keys_values(self, x: torch.Tensor, cos: torch.Tensor, sin: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
         """Only k and v of ``project``: what a position leaves behind for later ones."""
         rows = self.num_heads * self.head_dim
         bias = None if self.qkv.bias is None else self.qkv.bias[rows:]

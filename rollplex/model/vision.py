@@ -93,9 +93,7 @@ class VisionBlock:
         return x + self.down(silu(gate) * up)
 
 
-def attend(
-    q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, batches: Sequence[tuple[int, int]]
-) -> torch.Tensor:
+def attend(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, batches: Sequence[tuple[int, int]]) -> torch.Tensor:
     """Attention ``[S, heads, D] -> [S, heads D]`` inside runs that lie side by side."""
     results, start = [], 0
     for runs, length in batches:

@@ -49,6 +49,6 @@ class Reward(Phase):
             if isinstance(group, Waiting):
                 yield group
                 continue
-            scored[group.prompt] = self.scorer.score(group, prompts[group.prompt])
+            scored[group.prompt] = self.scorer.score(group, prompts[group.prompt], step=prompts.step)
             yield Ready(scored[group.prompt], f"group {group.prompt}")
         return Rewards(groups=tuple(scored[prompt] for prompt in sorted(scored)), step=prompts.step)

@@ -1,0 +1,69 @@
+"""The plain computation: transformers' own full-sequence forward, one response at a time, nothing shared.
+
+It uses none of the lean forward, the split, or the losses; it is what they are held against.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from transformers import PreTrainedModel
+
+from rollplex.prompts import Prompt, PromptBatch
+from rollplex.sampling import Sampling
+from rollplex.step import RolloutGroup
+
+
+def logprobs(module: PreTrainedModel, prompt: Prompt, tokens: torch.Tensor, sampling: Sampling) -> torch.Tensor:
+    """Log-probability of each response token ``[R]``, from one forward over prompt and response."""
+    ids = torch.cat((prompt.input_ids, tokens))[None]
+    kinds = torch.zeros_like(ids)
+    kinds[0, : prompt.length] = token_kinds(module, prompt)
+    pictures: dict[str, Any] = {}
+    if prompt.num_images:
+        pictures |= {"pixel_values": prompt.pixel_values, "image_grid_thw": prompt.image_grid_thw}
+    if prompt.num_videos:
+        pictures |= {"pixel_values_videos": prompt.pixel_values_videos, "video_grid_thw": prompt.video_grid_thw}
+        pictures |= {"second_per_grid_ts": torch.tensor(prompt.second_per_grid_ts)}
+    output = module(
+        input_ids=ids, mm_token_type_ids=kinds, attention_mask=torch.ones_like(ids), use_cache=False, **pictures
+    )
+    logits = output.logits[0, prompt.length - 1 : -1]
+    if sampling.banned:
+        logits = logits.index_fill(-1, torch.tensor(sampling.banned), float("-inf"))
+    return torch.log_softmax(logits / sampling.temperature, dim=-1).gather(-1, tokens[:, None])[:, 0]
+
+
+def token_kinds(module: PreTrainedModel, prompt: Prompt) -> torch.Tensor:
+    """0 for text, 1 for image, 2 for video tokens ``[P]``, as transformers wants them."""
+    config: Any = module.config
+    kinds = torch.zeros_like(prompt.input_ids)
+    kinds[prompt.input_ids == config.image_token_id] = 1
+    kinds[prompt.input_ids == config.video_token_id] = 2
+    return kinds
+
+
+def loss(
+    module: PreTrainedModel,
+    reference: PreTrainedModel,
+    prompts: PromptBatch,
+    groups: Sequence[RolloutGroup],
+    advantages: Sequence[torch.Tensor],
+    beta: float,
+) -> float:
+    """GRPO's loss, its gradient left in the module: the mean over responses of their mean token term."""
+    num = sum(group.size for group in groups)
+    total = 0.0
+    for prompt, group, weights in zip(prompts, groups, advantages, strict=True):
+        for tokens, length, weight in zip(group.tokens, group.lengths.tolist(), weights, strict=True):
+            new = logprobs(module, prompt, tokens[:length], group.sampling)
+            with torch.no_grad():
+                old = logprobs(reference, prompt, tokens[:length], group.sampling)
+            ratio = torch.exp(new - new.detach())
+            gap = old - new
+            term = (-ratio * weight.to(new.dtype) + beta * (gap.exp() - gap - 1)).mean() / num
+            term.backward()
+            total += float(term.detach())
+    return total
