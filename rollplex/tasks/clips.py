@@ -15,7 +15,7 @@ from PIL import Image
 from rollplex.task import RewardFunction, Row, Split
 from rollplex.tasks.answer import correct_answer, response
 from rollplex.tasks.digits import SPLITS, VISUAL_TOKEN_PIXELS, check_questions, check_request, check_share
-from rollplex.tasks.handwriting import Handwriting
+from rollplex.tasks.handwriting import Handwriting, picture
 
 Question = Literal["first", "last", "largest", "changes"]
 
@@ -127,10 +127,9 @@ class Clips:
         # The frames of a shot show one scan at shifting places; the next shot is another scan, even of the same digit.
         scan = handwriting.pick(digit, rng)
         frames = (
-            handwriting.draw(scan, cell=self.pixels, jitter=self.jitter, noise=self.noise, rng=rng)
-            for _ in range(self.frames_per_shot)
+            handwriting.draw(scan, cell=self.pixels, jitter=self.jitter, rng=rng) for _ in range(self.frames_per_shot)
         )
-        return [Image.fromarray(frame).convert("RGB") for frame in frames]
+        return [picture(frame, noise=self.noise, rng=rng) for frame in frames]
 
 
 def _ask(question: Question, num: int, rng: np.random.Generator) -> tuple[list[int], int]:

@@ -16,7 +16,7 @@ from PIL import Image
 
 from rollplex.task import RewardFunction, Row, Split
 from rollplex.tasks.answer import correct_answer, response
-from rollplex.tasks.handwriting import Handwriting
+from rollplex.tasks.handwriting import Handwriting, picture
 
 Question = Literal["largest", "sum", "count"]
 
@@ -132,10 +132,8 @@ class Digits:
         for digit, cell in zip(digits, cells, strict=True):
             row, column = divmod(int(cell), columns)
             scan = handwriting.pick(digit, rng)
-            canvas[row, :, column] = handwriting.draw(
-                scan, cell=self.cell, jitter=self.jitter, noise=self.noise, rng=rng
-            )
-        return Image.fromarray(canvas.reshape(rows * self.cell, columns * self.cell)).convert("RGB")
+            canvas[row, :, column] = handwriting.draw(scan, cell=self.cell, jitter=self.jitter, rng=rng)
+        return picture(canvas.reshape(rows * self.cell, columns * self.cell), noise=self.noise, rng=rng)
 
 
 def _ask(question: Question, num: int, rng: np.random.Generator) -> tuple[list[int], str, int]:

@@ -38,7 +38,7 @@ class Handwriting:
 
         >>> train, heldout = Handwriting.load("train"), Handwriting.load("heldout")
         >>> sum(map(len, train.scans)), sum(map(len, heldout.scans))
-        (1497, 300)
+        (1498, 299)
         """
         return _load(split)
 
@@ -47,23 +47,28 @@ class Handwriting:
         return self.scans[digit][rng.integers(len(self.scans[digit]))]
 
     @staticmethod
-    def draw(
-        scan: NDArray[np.uint8], *, cell: int, jitter: float, noise: float, rng: np.random.Generator
-    ) -> NDArray[np.uint8]:
+    def draw(scan: NDArray[np.uint8], *, cell: int, jitter: float, rng: np.random.Generator) -> NDArray[np.uint8]:
         """A scan as a ``[cell, cell]`` picture, white on black.
 
-        ``jitter`` is the largest shift from the centre as a share of the free border, ``noise`` the standard deviation
-        of added grey noise as a share of full white.
+        ``jitter`` is the largest shift from the centre, as a share of the free border.
         """
         side = round(cell * INK_SHARE)
         ink = np.asarray(Image.fromarray(scan).resize((side, side), Image.Resampling.BICUBIC))
         margin = (cell - side) / 2
         top, left = (round(margin + margin * jitter * rng.uniform(-1, 1)) for _ in range(2))
-        picture = np.zeros((cell, cell), np.float32)
+        picture = np.zeros((cell, cell), np.uint8)
         picture[top : top + side, left : left + side] = ink
-        if noise:
-            picture += rng.normal(0, 255 * noise, picture.shape)
-        return picture.clip(0, 255).round().astype(np.uint8)
+        return picture
+
+
+def picture(grey: NDArray[np.uint8], *, noise: float, rng: np.random.Generator) -> Image.Image:
+    """Grey values ``[height, width]`` as an RGB picture, with noise over all of it.
+
+    ``noise`` is the standard deviation as a share of full white; values outside the range are clipped.
+    """
+    if noise:
+        grey = (grey + rng.normal(0, 255 * noise, grey.shape)).clip(0, 255).round().astype(np.uint8)
+    return Image.fromarray(grey).convert("RGB")
 
 
 @cache
@@ -71,9 +76,9 @@ def _load(split: Split) -> Handwriting:
     # scikit-learn takes a second to import: only who draws a digit pays for it.
     from sklearn.datasets import load_digits
 
-    data = load_digits()
-    images = (data.images * (255 / SCAN_LEVELS)).round().astype(np.uint8)
+    levels, digits = (np.asarray(part) for part in load_digits(return_X_y=True))
+    images = (levels.reshape(-1, 8, 8) * (255 / SCAN_LEVELS)).round().astype(np.uint8)
     heldout = np.arange(len(images)) % HELDOUT_STRIDE == HELDOUT_STRIDE - 1
     chosen = heldout if split == "heldout" else ~heldout
-    scans = tuple(images[chosen & (data.target == digit)] for digit in range(10))
+    scans = tuple(images[chosen & (digits == digit)] for digit in range(10))
     return Handwriting(split=split, scans=scans)
