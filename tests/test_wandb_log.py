@@ -3,6 +3,7 @@
 import importlib.util
 import json
 import struct
+import time
 from collections.abc import Iterator
 from dataclasses import replace
 from importlib.machinery import ModuleSpec
@@ -19,11 +20,13 @@ from rollplex.wandb_log import WandB
 
 
 def records(folder: Path) -> Iterator[Record]:
-    """The records of the one offline run in a folder: LevelDB's log format after a header of 7 bytes."""
+    """The records so far of the one offline run in a folder: LevelDB's log format after a header of 7 bytes."""
     (path,) = folder.glob("wandb/offline-run-*/run-*.wandb")
     data, at, whole = path.read_bytes(), 7, b""
     while at + 7 <= len(data):
         _, length, kind = struct.unpack_from("<IHB", data, at)
+        if at + 7 + length > len(data):
+            return
         whole += data[at + 7 : at + 7 + length]
         at += 7 + length
         if kind in (1, 4):  # a full record, or the last part of one
@@ -47,6 +50,10 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("WANDB_DATA_DIR", str(folder / "staging"))  # else pictures of tables are staged in the home folder
         list(log(run.steps(), WandB(dir=folder, timeline_every=2, rollouts_every=3, name="a test")))
+    # wandb's own process writes the file and may still be doing so when finish() returns.
+    until = time.monotonic() + 30
+    while time.monotonic() < until and not any(r.WhichOneof("record_type") == "exit" for r in records(folder)):
+        time.sleep(0.02)
     return folder
 
 

@@ -112,11 +112,7 @@ def _content(content: Content, numbers: Iterable[int]) -> str:
         full_html=False,
         include_plotlyjs=False,
         div_id=f"figure-{next(iter(numbers))}",
-        config={
-            "displaylogo": False,
-            "responsive": True,
-            "modeBarButtonsToRemove": ["sendDataToCloud", "lasso2d", "select2d"],
-        },
+        config={"displaylogo": False, "responsive": True, "showSendToCloud": False},
     )
 
 

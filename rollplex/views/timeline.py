@@ -13,7 +13,7 @@ import plotly.graph_objects as go
 
 from rollplex.trace import Trace
 from rollplex.views.chart import Bar, Chart, chart
-from rollplex.views.palette import GRID, INK, phase_color, phase_order
+from rollplex.views.palette import ACCENT, GRID, INK, phase_color, phase_order
 from rollplex.views.units import seconds, time_axis
 
 _HOVER = "<b>%{fullData.name}</b><br>%{customdata[0]}<br>%{customdata[1]}<extra></extra>"
@@ -130,7 +130,13 @@ def base_layout() -> dict[str, Any]:
         "plot_bgcolor": "rgba(0,0,0,0)",
         "font": {"color": INK, "size": 12},
         "hoverlabel": {"align": "left"},
-        "modebar": {"bgcolor": "rgba(0,0,0,0)", "color": INK},
+        # No button that sends a figure to a server.
+        "modebar": {
+            "bgcolor": "rgba(0,0,0,0)",
+            "color": INK,
+            "activecolor": ACCENT,
+            "remove": ["sendChartToCloud", "lasso2d", "select2d"],
+        },
     }
 
 
