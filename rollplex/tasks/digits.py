@@ -41,7 +41,7 @@ class Digits:
     >>> row["prompt"][0]["content"][1]["text"], row["digits"], row["answer"]
     ('How many digits are 9 ?', [9, 3, 9, 9, 9], '4')
     >>> task.solution(row)
-    '<think> 9 3 9 9 9 ; count 4 </think> <answer> 4 </answer>'
+    '<think> 9 3 9 9 9 ; count 1 1 2 3 4 </think> <answer> 4 </answer>'
     """
 
     seed: int = 0
@@ -109,20 +109,19 @@ class Digits:
         ]
 
     def solution(self, row: Row) -> str:
-        """The reference response: the digits as they are read, one step of reasoning, the answer."""
-        digits, question = row["digits"], row["question"]
-        working = list(accumulate(digits)) if question == "sum" else [row["answer"]]
-        return response([*digits, ";", question, *working], row["answer"])
+        """The reference response: the digits as they are read, the working, the answer."""
+        return response([*row["digits"], ";", row["question"], *row["working"]], row["answer"])
 
     def _row(self, split: Split, rng: np.random.Generator) -> dict[str, Any]:
         question: Question = self.questions[rng.integers(len(self.questions))]
-        digits, text, answer = _ask(question, self.digits, rng)
+        digits, text, working = _ask(question, self.digits, rng)
         return {
             "prompt": [{"role": "user", "content": [{"type": "image"}, {"type": "text", "text": text}]}],
             "images": [self._picture(Handwriting.load(split), digits, rng)],
-            "answer": str(answer),
+            "answer": str(working[-1]),
             "question": question,
             "digits": digits,
+            "working": working,
         }
 
     def _picture(self, handwriting: Handwriting, digits: list[int], rng: np.random.Generator) -> Image.Image:
@@ -136,23 +135,23 @@ class Digits:
         return picture(canvas.reshape(rows * self.cell, columns * self.cell), noise=self.noise, rng=rng)
 
 
-def _ask(question: Question, num: int, rng: np.random.Generator) -> tuple[list[int], str, int]:
-    """Digits, question text and answer, drawn so that answers are spread evenly where the question allows."""
+def _ask(question: Question, num: int, rng: np.random.Generator) -> tuple[list[int], str, list[int]]:
+    """Digits, question and working, whose last number is the answer; answers are as evenly spread as the question allows."""
     match question:
         case "largest":
             # The maximum of uniform digits is mostly 9: draw it first, so that guessing 9 does not pay.
             largest = int(rng.integers(10))
             digits = rng.integers(largest + 1, size=num)
             digits[rng.integers(num)] = largest
-            return digits.tolist(), "Which digit is the largest?", largest
+            return digits.tolist(), "Which digit is the largest?", [largest]
         case "sum":
-            digits = rng.integers(10, size=num)
-            return digits.tolist(), "What is the sum of the digits?", int(digits.sum())
+            digits = rng.integers(10, size=num).tolist()
+            return digits, "What is the sum of the digits?", list(accumulate(digits))
         case "count":
             asked, count = int(rng.integers(10)), int(rng.integers(num + 1))
             others = (asked + rng.integers(1, 10, size=num - count)) % 10
-            digits = rng.permutation([*[asked] * count, *others])
-            return digits.tolist(), f"How many digits are {asked} ?", count
+            digits = rng.permutation([*[asked] * count, *others]).tolist()
+            return digits, f"How many digits are {asked} ?", list(accumulate(int(d == asked) for d in digits))
 
 
 def check_questions(task: str, questions: Sequence[str], known: Sequence[str]) -> None:
