@@ -137,7 +137,7 @@ def threads(lanes: list[Lane]) -> None:
             while not lane.done and not stop.is_set():
                 if not lane.advance():
                     time.sleep(1e-4)
-        except BaseException as error:
+        except BaseException as error:  # noqa: BLE001 - raised again in the thread that waits
             errors.append(error)
             stop.set()
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Callable
 from typing import Any
 
@@ -41,7 +42,6 @@ class AdamW:
         weights = policy.weights.tensors
         narrow = policy.model.dtype.itemsize < 4
         self._masters = [w.detach().float() if narrow else w for w in weights]
-        # foreach off: on a CPU its temporaries are as large as the model, and the result is the same.
         self._adam = torch.optim.AdamW(
             self._masters, lr=self.learning_rate(0), betas=betas, eps=eps, weight_decay=weight_decay
         )
@@ -82,12 +82,13 @@ class AdamW:
 
     def state_dict(self) -> dict[str, Any]:
         """Everything that resuming exactly needs, besides the weights."""
-        return {"adam": self._adam.state_dict(), "masters": [m.clone() for m in self._masters]}
+        return {"adam": copy.deepcopy(self._adam.state_dict()), "masters": [m.clone() for m in self._masters]}
 
     @torch.no_grad()
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Restore what `state_dict` gave."""
-        self._adam.load_state_dict(state["adam"])
+        # Copied: torch keeps the tensors it is given, and would go on to write into the caller's.
+        self._adam.load_state_dict(copy.deepcopy(state["adam"]))
         for master, weight, saved in zip(self._masters, self._policy.weights.tensors, state["masters"], strict=True):
             if master is not weight:
                 master.copy_(saved)

@@ -56,7 +56,8 @@ class Policy:
         cls, name: str | Path, *, dtype: torch.dtype = torch.float32, device: str = "cpu", **options: Any
     ) -> Self:
         """A checkpoint by hub name or directory; ``options`` go to transformers' ``from_pretrained``."""
-        module = AutoModelForImageTextToText.from_pretrained(str(name), dtype=dtype, **options).to(device)
+        loaded: Any = AutoModelForImageTextToText.from_pretrained(str(name), dtype=dtype, **options)
+        module: Any = loaded.to(device)
         if module.can_generate() and module.generation_config is None:
             module.generation_config = GenerationConfig.from_model_config(module.config)
         return cls(Model.of(module), Ingest.from_pretrained(name, module.config))

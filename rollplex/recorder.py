@@ -7,7 +7,7 @@ clock around an asynchronous launch would measure the launch; they are read once
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Generator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
 from typing import Any
@@ -48,7 +48,7 @@ class Recorder:
         self.trace.schedules[step.index] = schedule
 
     @contextmanager
-    def lane(self, lane: str) -> Iterator[None]:
+    def lane(self, lane: str) -> Generator[None]:
         """Work inside goes to the lane's own stream; on a CPU there is nothing to do."""
         with torch.cuda.stream(self._stream(lane)) if self.cuda else nullcontext():
             yield
@@ -91,8 +91,7 @@ class Recorder:
                 fresh = resource.bytes_beyond(seen)
                 if fresh:
                     owners[resource.name] = owners.get(resource.name, 0) + fresh
-            for name, num in phase.held().items():
-                owners[name] = num
+            owners |= phase.held()
         for field in HELD:
             value = getattr(step, field)
             if value is not None:

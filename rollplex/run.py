@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from pathlib import Path
-
-import torch
+from typing import TYPE_CHECKING
 
 from rollplex.board import Board
 from rollplex.execute import EXECUTORS, ExecutorName, execute
@@ -20,6 +18,9 @@ from rollplex.step import Step
 from rollplex.steps import Steps
 from rollplex.task import Task
 from rollplex.trace import Trace
+
+if TYPE_CHECKING:
+    from rollplex.compare import Comparison
 
 
 class Run:
@@ -75,6 +76,12 @@ class Run:
             self.last = board.step
         self.next_index += 1
         return board.step
+
+    def compare(self, *schedules: Schedule, steps: int = 3) -> Comparison:
+        """The next steps under this run's schedule and others, from the same state; see `rollplex.compare`."""
+        from rollplex.compare import compare
+
+        return compare(self, *(schedules if self.schedule in schedules else (self.schedule, *schedules)), steps=steps)
 
     def _steps(self, num: int) -> Iterator[Step]:
         for _ in range(num):

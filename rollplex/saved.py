@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Generator
 from contextlib import contextmanager
 
 import torch
@@ -24,7 +24,7 @@ class SavedTensors:
         self.nbytes = 0
 
     @contextmanager
-    def counting(self) -> Iterator[None]:
+    def counting(self) -> Generator[None]:
         """Count what is saved inside; enter it anew in every tick, since hooks belong to the thread."""
         with torch.autograd.graph.saved_tensors_hooks(self._pack, _unpack):
             yield

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from torch import nn
-from transformers import Qwen2_5_VLConfig, Qwen2_5_VLForConditionalGeneration
+from transformers import Qwen2_5_VLForConditionalGeneration
 
 from rollplex.model.fuse import Fused, Linear
 from rollplex.model.norm import Norm
@@ -17,8 +19,7 @@ VISION = "model.visual"
 
 def text_model(module: Qwen2_5_VLForConditionalGeneration, fused: Fused) -> TextModel:
     """The text part of a module, its parameters moved into fused storages."""
-    config: Qwen2_5_VLConfig = module.config
-    text = config.text_config
+    text: Any = module.config.text_config
     if text.use_sliding_window:
         raise ValueError(
             "reading the text layers of a Qwen2.5-VL: the config has use_sliding_window=True, and the lean forward "
@@ -26,12 +27,12 @@ def text_model(module: Qwen2_5_VLForConditionalGeneration, fused: Fused) -> Text
         )
     inner = module.get_submodule(TEXT)
     embedding = fused.vector(f"{TEXT}.embed_tokens", inner.get_submodule("embed_tokens"))
-    if config.tie_word_embeddings or text.tie_word_embeddings:
+    if module.config.tie_word_embeddings:
         head = Linear(embedding, None)
         module.lm_head.register_parameter("weight", inner.get_submodule("embed_tokens").get_parameter("weight"))
     else:
         head = Linear(fused.vector("lm_head", module.lm_head), None)
-    rotary = inner.get_submodule("rotary_emb")
+    rotary: Any = inner.get_submodule("rotary_emb")
     return TextModel(
         embedding=embedding,
         layers=tuple(_text_layer(inner, fused, text, i) for i in range(text.num_hidden_layers)),
@@ -39,17 +40,17 @@ def text_model(module: Qwen2_5_VLForConditionalGeneration, fused: Fused) -> Text
         head=head,
         rotary=TextRotary(
             inv_freq=rotary.get_buffer("inv_freq").float(),
-            scaling=float(rotary.attention_scaling),  # type: ignore[arg-type]
+            scaling=float(rotary.attention_scaling),
             sections=tuple(text.rope_parameters["mrope_section"]),
         ),
     )
 
 
-def _text_layer(inner: nn.Module, fused: Fused, text: object, index: int) -> TextLayer:
+def _text_layer(inner: nn.Module, fused: Fused, text: Any, index: int) -> TextLayer:
     name = f"{TEXT}.layers.{index}"
     layer = inner.get_submodule(f"layers.{index}")
     attention, mlp = layer.get_submodule("self_attn"), layer.get_submodule("mlp")
-    eps: float = text.rms_norm_eps  # type: ignore[attr-defined]
+    eps = text.rms_norm_eps
     return TextLayer(
         input_norm=Norm(fused.vector(f"{name}.input_layernorm", layer.get_submodule("input_layernorm")), eps),
         qkv=fused.fuse(f"{name}.self_attn", attention, ["q_proj", "k_proj", "v_proj"], "qkv_proj"),
@@ -59,15 +60,15 @@ def _text_layer(inner: nn.Module, fused: Fused, text: object, index: int) -> Tex
         ),
         gate_up=fused.fuse(f"{name}.mlp", mlp, ["gate_proj", "up_proj"], "gate_up_proj"),
         down=fused.single(f"{name}.mlp", mlp, "down_proj"),
-        num_heads=text.num_attention_heads,  # type: ignore[attr-defined]
-        num_kv_heads=text.num_key_value_heads,  # type: ignore[attr-defined]
-        head_dim=text.hidden_size // text.num_attention_heads,  # type: ignore[attr-defined]
+        num_heads=text.num_attention_heads,
+        num_kv_heads=text.num_key_value_heads,
+        head_dim=text.hidden_size // text.num_attention_heads,
     )
 
 
 def vision_tower(module: Qwen2_5_VLForConditionalGeneration, fused: Fused) -> VisionTower:
     """The vision tower of a module, its parameters moved into fused storages."""
-    config = module.config.vision_config
+    config: Any = module.config.vision_config
     visual = module.get_submodule(VISION)
     merger = visual.get_submodule("merger")
     return VisionTower(
@@ -82,7 +83,7 @@ def vision_tower(module: Qwen2_5_VLForConditionalGeneration, fused: Fused) -> Vi
     )
 
 
-def _vision_block(visual: nn.Module, fused: Fused, config: object, index: int) -> VisionBlock:
+def _vision_block(visual: nn.Module, fused: Fused, config: Any, index: int) -> VisionBlock:
     name = f"{VISION}.blocks.{index}"
     block = visual.get_submodule(f"blocks.{index}")
     attention, mlp = block.get_submodule("attn"), block.get_submodule("mlp")
@@ -93,6 +94,6 @@ def _vision_block(visual: nn.Module, fused: Fused, config: object, index: int) -
         norm2=Norm(fused.vector(f"{name}.norm2", block.get_submodule("norm2")), 1e-6),
         gate_up=fused.fuse(f"{name}.mlp", mlp, ["gate_proj", "up_proj"], "gate_up_proj"),
         down=fused.single(f"{name}.mlp", mlp, "down_proj"),
-        num_heads=config.num_heads,  # type: ignore[attr-defined]
-        full_attention=index in config.fullatt_block_indexes,  # type: ignore[attr-defined]
+        num_heads=config.num_heads,
+        full_attention=index in config.fullatt_block_indexes,
     )

@@ -35,7 +35,7 @@ class Prefix(Phase):
         if tape not in get_args(TapePolicy):
             raise ValueError(f"making a Prefix: tape is {tape!r}; it must be one of {get_args(TapePolicy)}")
         self.owner = owner
-        self.tape = tape
+        self.tape: TapePolicy = tape
         self.microbatch_tokens = microbatch_tokens
 
     @property

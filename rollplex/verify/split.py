@@ -48,7 +48,7 @@ def shift(policy: Policy, *, seed: int = 7, size: float = 0.01) -> None:
     """Move a policy's weights a little, at random."""
     random = torch.Generator().manual_seed(seed)
     for leaf in policy.model.leaves.values():
-        leaf += size * torch.randn(leaf.shape, generator=random, dtype=leaf.dtype)
+        leaf.add_(torch.randn(leaf.shape, generator=random, dtype=leaf.dtype), alpha=size)
 
 
 def checks(bench: Bench) -> Iterator[Check | Control]:
