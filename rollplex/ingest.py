@@ -24,7 +24,7 @@ from torchvision.transforms.v2.functional import pil_to_tensor
 
 from rollplex.messages import Conversation, broken, token_pattern, unused_mark
 from rollplex.positions import Kind, mrope_positions, num_visual_tokens
-from rollplex.prompts import Prompt, PromptBatch, Refusal, hash_pixels
+from rollplex.prompts import Prompt, PromptBatch, Refusal
 from rollplex.task import Row
 from rollplex.video_time import second_per_grid_ts
 
@@ -104,7 +104,6 @@ class Ingest:
             pixel_values_videos=pixels_videos,
             video_grid_thw=video_grid,
             second_per_grid_ts=seconds,
-            pixel_hash=hash_pixels(pixels, image_grid, pixels_videos, video_grid),
         )
 
     def batch(

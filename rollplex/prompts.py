@@ -8,6 +8,7 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
 import torch
@@ -39,8 +40,14 @@ class Prompt:
     """``[num_videos, 3]`` int64."""
     second_per_grid_ts: tuple[float, ...]
     """Seconds between temporal patches, one for each video."""
-    pixel_hash: str
-    """Hash of all pixel values and grids: equal pixels, equal hash, on every path."""
+
+    @cached_property
+    def pixel_hash(self) -> str:
+        """Hash of all pixel values and grids: equal pixels, equal hash, on every path.
+
+        Made when first asked for: on a picture of 500 visual tokens it costs as much as the rest of ingestion.
+        """
+        return hash_pixels(self.pixel_values, self.image_grid_thw, self.pixel_values_videos, self.video_grid_thw)
 
     @property
     def length(self) -> int:

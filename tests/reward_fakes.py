@@ -29,7 +29,6 @@ def prompt_of(num_images: int = 0, **row: Any) -> Prompt:
         pixel_values_videos=torch.zeros(0, 0),
         video_grid_thw=torch.zeros(0, 3, dtype=torch.int64),
         second_per_grid_ts=(),
-        pixel_hash="",
     )
 
 

@@ -36,7 +36,6 @@ def prompt(text: str = "Which digit is largest?", *, num_images: int = 1, **colu
         pixel_values_videos=torch.zeros(0, 4),
         video_grid_thw=empty,
         second_per_grid_ts=(),
-        pixel_hash="",
     )
 
 
