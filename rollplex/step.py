@@ -51,6 +51,12 @@ class RolloutGroup:
         """Bytes of the tensors."""
         return self.tokens.nbytes + self.lengths.nbytes + self.logprobs.nbytes + self.finished.nbytes
 
+    def __repr__(self) -> str:
+        ended = f"{int(self.finished.sum())} of {self.size} responses ended"
+        return (
+            f"RolloutGroup(prompt {self.prompt}: {ended}, {int(self.lengths.sum()):,} tokens, version {self.version})"
+        )
+
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Rollout:
@@ -85,6 +91,10 @@ class Rollout:
         """Bytes of the tensors."""
         return sum(group.nbytes for group in self.groups)
 
+    def __repr__(self) -> str:
+        num = sum(group.size for group in self.groups)
+        return f"Rollout({num} responses to {len(self.groups)} prompts, {self.num_tokens:,} tokens, version {self.version})"
+
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class RewardGroup:
@@ -100,6 +110,12 @@ class RewardGroup:
     def mean(self) -> float:
         """Mean over the scored responses; NaN if none was scored."""
         return float(self.values.nanmean())
+
+    def __repr__(self) -> str:
+        names = ", ".join(self.by_function)
+        return (
+            f"RewardGroup(prompt {self.prompt}: mean {self.mean():.3g} over {len(self.values)} responses, by {names})"
+        )
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -122,6 +138,10 @@ class Rewards:
     def mean(self) -> float:
         """Mean over the scored responses; NaN if none was scored."""
         return float(self.values().nanmean())
+
+    def __repr__(self) -> str:
+        mean = f"mean {self.mean():.3g} over " if self.groups else ""
+        return f"Rewards({mean}{len(self.groups)} groups, step {self.step})"
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -154,6 +174,13 @@ class SuffixStats:
     """Response tokens in the loss."""
     groups_without_signal: int
     """Groups whose scored responses all got the same reward (or none): they teach nothing."""
+
+    def __repr__(self) -> str:
+        silent = f"{self.groups_without_signal} of {len(self.advantages)} groups without signal"
+        return (
+            f"SuffixStats(loss {self.loss:.4g}, kl {self.kl:.3g}, entropy {self.entropy:.3g}, "
+            f"{self.num_tokens:,} tokens, {silent}, version {self.version})"
+        )
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)

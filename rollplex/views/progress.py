@@ -34,7 +34,7 @@ class Progress:
         elif text != self._shown and (last or time.monotonic() - self._last_s >= _SPARSE_S):
             self._stream.write(text + "\n")
             self._last_s = time.monotonic()
-        self._shown = text
+            self._shown = text
         self._stream.flush()
 
     def say(self, text: str) -> None:

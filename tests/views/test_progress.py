@@ -28,6 +28,15 @@ def test_a_file_gets_few_lines_and_the_last_one() -> None:
     assert "\r" not in stream.getvalue()
 
 
+def test_a_file_gets_the_last_line_even_where_it_was_told_before_unprinted() -> None:
+    stream = io.StringIO()
+    progress = Progress(2, stream)
+    for done in (1, 2):
+        progress.show(done, f"step {done}/2")
+    progress.show(2, "step 2/2", last=True)
+    assert stream.getvalue().splitlines() == ["step 1/2", "step 2/2"]
+
+
 def test_a_message_does_not_mix_with_the_line() -> None:
     stream = Tty()
     Progress(2, stream).say("trouble")
