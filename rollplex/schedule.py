@@ -6,13 +6,16 @@ lanes of one stage run at the same time. This file knows what a timetable may co
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from itertools import combinations
 from typing import Protocol
 
 from rollplex.phases.phase import Phase
 from rollplex.resource import Resource
+
+ONE_POOL = "all"
+"""The pool of a timetable that names none."""
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -60,13 +63,40 @@ class Timetable:
     """Name of the schedule."""
     stages: tuple[Stage, ...]
     """In order, with a barrier after each."""
+    pools: Mapping[str, str] = field(default_factory=dict)
+    """Lane -> the pool of devices that it runs on; a lane that is not named runs on the pool ``"all"``."""
+    staleness: int = 0
+    """How many updates the weights that sample may be behind those that are trained; 0 is on-policy."""
+    pipelined: bool = False
+    """Whether a step may begin before the one before it has ended, as far as lanes and staleness allow."""
+    selection: Selection | None = None
+    """What a rollout decodes and which responses are trained on, where that is not simply all of them."""
 
-    def check(self) -> None:
+    def pool(self, lane: str) -> str:
+        """The pool that a lane runs on."""
+        return self.pools.get(lane, ONE_POOL)
+
+    @property
+    def on_policy(self) -> bool:
+        """Whether every trained token was sampled from the weights that are trained."""
+        return self.staleness == 0 and (self.selection is None or self.selection.on_policy)
+
+    @property
+    def synchronous(self) -> bool:
+        """Whether a step's update ends before the next step's rollout begins."""
+        return self.staleness == 0 and not self.pipelined
+
+    def check(self, *, live: bool = True) -> None:
         """Refuse a timetable that could compute something else than the serial step.
 
         Every input is written earlier (or streamed from the same stage), every field is written once, and within a
-        stage a resource has many readers or one writer on another lane: resources are compared by storage.
+        stage a resource has many readers or one writer on another lane: resources are compared by storage. Where steps
+        overlap, the last rule holds for all slots of different lanes. ``live`` also refuses what only a simulator runs.
         """
+        if live:
+            _check_live(self)
+        if self.pipelined:
+            _check_borrows(self.name, Stage(name="all", slots=tuple(slot for s in self.stages for slot in s.slots)))
         written = {"prompts"}
         for stage in self.stages:
             _check_inputs(self.name, stage, written)
@@ -79,6 +109,20 @@ class Timetable:
             lanes = "  ‖  ".join(f"{lane}: {', '.join(map(repr, slots))}" for lane, slots in stage.lanes().items())
             lines.append(f"  {stage.name}  {lanes}")
         return "\n".join(lines)
+
+
+class Selection(Protocol):
+    """Which responses a rollout decodes and which of them are trained on (see `rollplex.selection`)."""
+
+    @property
+    def name(self) -> str:
+        """Its class name, as in tables and figures."""
+        ...
+
+    @property
+    def on_policy(self) -> bool:
+        """Whether what is trained on was sampled from the weights that are trained."""
+        ...
 
 
 class Schedule(Protocol):
@@ -98,6 +142,21 @@ class ScheduleError(ValueError):
     """A timetable breaks a rule that keeps the update the same as the serial one."""
 
 
+def _check_live(table: Timetable) -> None:
+    needs: list[str] = []
+    if len(set(map(table.pool, (lane for stage in table.stages for lane in stage.lanes())))) > 1:
+        needs.append(f"pools of devices ({', '.join(sorted(set(table.pools.values())))})")
+    if table.pipelined or table.staleness:
+        needs.append(f"steps that overlap (weights up to {table.staleness} updates old)")
+    if table.selection is not None:
+        needs.append(f"responses that are left out or carried over ({table.selection.name})")
+    if needs:
+        raise ScheduleError(
+            f"running {table.name}: a live run has one pool and one step at a time, and this timetable needs "
+            f"{' and '.join(needs)}. Simulate it: rollplex.simulate."
+        )
+
+
 def _check_inputs(name: str, stage: Stage, written: set[str]) -> None:
     inside = {slot.phase.writes: slot for slot in stage.slots}
     if len(inside) < len(stage.slots) or not written.isdisjoint(inside):
@@ -112,14 +171,14 @@ def _check_inputs(name: str, stage: Stage, written: set[str]) -> None:
                 f"checking {name}, stage {stage.name}: {slot.phase.name} lacks {missing} and is given {unknown}, "
                 f"but it takes {list(known)}"
             )
-        for field in slot.takes:
-            if field in written:
+        for taken in slot.takes:
+            if taken in written:
                 continue
-            maker = inside.get(field)
+            maker = inside.get(taken)
             earlier = maker is not None and maker.lane == slot.lane and maker in stage.slots[:position]
-            if not earlier and not (maker is not None and field in slot.streams):
+            if not earlier and not (maker is not None and taken in slot.streams):
                 raise ScheduleError(
-                    f"checking {name}, stage {stage.name}: {slot.phase.name} reads {field!r}, which is not written "
+                    f"checking {name}, stage {stage.name}: {slot.phase.name} reads {taken!r}, which is not written "
                     "before it. Put its phase into an earlier stage, earlier on the same lane, or stream it."
                 )
 

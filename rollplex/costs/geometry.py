@@ -1,0 +1,197 @@
+"""The sizes of a Qwen2.5-VL that decide what it costs: parameters, operations, bytes of a token.
+
+Counted from a config's numbers; no tensor is made. It knows nothing of devices, parallelism or time.
+
+Operations are two for each weight and token forward, plus attention; norms, softmax and sampling are left out.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+
+@dataclass(frozen=True, kw_only=True)
+class Geometry:
+    """Dimensions of the text layers and of the vision tower."""
+
+    name: str
+    """What it is called in tables."""
+    hidden: int
+    """Width of the text layers."""
+    layers: int
+    """Text layers."""
+    heads: int
+    """Query heads."""
+    kv_heads: int
+    """Key/value heads."""
+    head_dim: int
+    """Size of a head."""
+    ffn: int
+    """Width of the gated feed-forward layer."""
+    vocab: int
+    """Tokens."""
+    tied: bool
+    """Whether the output layer is the embedding."""
+    vision_hidden: int
+    """Width of the vision tower."""
+    vision_layers: int
+    """Its blocks."""
+    vision_ffn: int
+    """Width of its gated feed-forward layer."""
+    vision_full: int
+    """Blocks with full attention; the others see a window."""
+    vision_window: int = 64
+    """Patches in a window."""
+    merge: int = 4
+    """Patches that become one visual token."""
+    dtype_bytes: int = 2
+    """Bytes of a weight and of a cached key or value."""
+
+    @classmethod
+    def from_config(cls, config: str | Path | Mapping[str, Any], *, name: str | None = None) -> Geometry:
+        """Read the dimensions from a ``config.json``, its folder, or its content."""
+        if not isinstance(config, Mapping):
+            path = Path(config)
+            path = path / "config.json" if path.is_dir() else path
+            name = name or path.parent.name
+            config = json.loads(path.read_text())
+        text = config.get("text_config", config)
+        vision = config["vision_config"]
+        heads = text["num_attention_heads"]
+        return cls(
+            name=name or config.get("model_type", "model"),
+            hidden=text["hidden_size"],
+            layers=text["num_hidden_layers"],
+            heads=heads,
+            kv_heads=text["num_key_value_heads"],
+            head_dim=text.get("head_dim") or text["hidden_size"] // heads,
+            ffn=text["intermediate_size"],
+            vocab=text["vocab_size"],
+            tied=config.get("tie_word_embeddings", False),
+            vision_hidden=vision["hidden_size"],
+            vision_layers=vision["depth"],
+            vision_ffn=vision["intermediate_size"],
+            vision_full=len(vision["fullatt_block_indexes"]),
+            vision_window=(vision["window_size"] // vision["patch_size"]) ** 2,
+            merge=vision["spatial_merge_size"] ** 2,
+            dtype_bytes=4 if text.get("dtype", config.get("dtype")) == "float32" else 2,
+        )
+
+    @property
+    def layer_weights(self) -> int:
+        """Matrix weights of one text layer.
+
+        >>> round(GEOMETRIES["Qwen2.5-VL-32B"].text_weights / 1e9, 2)
+        32.76
+        """
+        rows = (self.heads + 2 * self.kv_heads) * self.head_dim
+        return self.hidden * (rows + self.heads * self.head_dim + 3 * self.ffn)
+
+    @property
+    def head_weights(self) -> int:
+        """Weights of the output layer."""
+        return self.vocab * self.hidden
+
+    @property
+    def text_weights(self) -> int:
+        """Matrix weights of the language model, embedding and output layer included."""
+        return self.layers * self.layer_weights + self.head_weights * (1 if self.tied else 2)
+
+    @property
+    def vision_weights(self) -> int:
+        """Matrix weights of the vision tower and its merger."""
+        block = self.vision_hidden * (4 * self.vision_hidden + 3 * self.vision_ffn)
+        wide = self.vision_hidden * self.merge
+        return self.vision_layers * block + wide * (wide + self.hidden)
+
+    @property
+    def weights(self) -> int:
+        """All matrix weights."""
+        return self.text_weights + self.vision_weights
+
+    @property
+    def kv_bytes(self) -> int:
+        """Bytes of one token's keys and values in all layers.
+
+        >>> GEOMETRIES["Qwen2.5-VL-32B"].kv_bytes // 1024
+        256
+        """
+        return 2 * self.layers * self.kv_heads * self.head_dim * self.dtype_bytes
+
+    def text_flops(self, tokens: float, pairs: float, predicted: float = 0.0) -> float:
+        """Forward over ``tokens`` that attend to ``pairs`` (query, key) pairs in all, with ``predicted`` outputs."""
+        attention = 4.0 * self.layers * self.heads * self.head_dim * pairs
+        return 2.0 * self.layers * self.layer_weights * tokens + attention + 2.0 * self.head_weights * predicted
+
+    def vision_flops(self, visual_tokens: float, patches_together: float = 1024.0) -> float:
+        """Forward of the vision tower; full-attention blocks see ``patches_together`` patches at once."""
+        patches = visual_tokens * self.merge
+        block = 2.0 * self.vision_hidden * (4 * self.vision_hidden + 3 * self.vision_ffn)
+        seen = self.vision_full * patches_together + (self.vision_layers - self.vision_full) * self.vision_window
+        wide = self.vision_hidden * self.merge
+        merger = 2.0 * wide * (wide + self.hidden)
+        return patches * (self.vision_layers * block + 4.0 * self.vision_hidden * seen) + visual_tokens * merger
+
+    def activation_bytes(self) -> float:
+        """Bytes of saved activations of one token in one text layer, no recomputation, sequence parallel.
+
+        Per token: inputs of the four matrix products, of both norms and of the gate, in the training type.
+        """
+        wide = self.heads * self.head_dim
+        kv = 2 * self.kv_heads * self.head_dim
+        return self.dtype_bytes * (4.0 * self.hidden + 2.0 * wide + kv + 3.0 * self.ffn)
+
+    def __repr__(self) -> str:
+        return f"Geometry({self.name}, {self.weights / 1e9:.2f} B weights)"
+
+
+def _qwen(name: str, hidden: int, layers: int, heads: int, kv_heads: int, ffn: int, vocab: int, tied: bool) -> Geometry:
+    return Geometry(
+        name=name,
+        hidden=hidden,
+        layers=layers,
+        heads=heads,
+        kv_heads=kv_heads,
+        head_dim=128,
+        ffn=ffn,
+        vocab=vocab,
+        tied=tied,
+        vision_hidden=1280,
+        vision_layers=32,
+        vision_ffn=3456 if name.endswith(("32B", "72B")) else 3420,
+        vision_full=4,
+    )
+
+
+GEOMETRIES: dict[str, Geometry] = {
+    g.name: g
+    for g in (
+        _qwen("Qwen2.5-VL-3B", 2048, 36, 16, 2, 11008, 151936, True),
+        _qwen("Qwen2.5-VL-7B", 3584, 28, 28, 4, 18944, 152064, False),
+        _qwen("Qwen2.5-VL-32B", 5120, 64, 40, 8, 27648, 152064, False),
+        _qwen("Qwen2.5-VL-72B", 8192, 80, 64, 8, 29568, 152064, False),
+    )
+}
+"""Published sizes of the family by name."""
+
+
+def geometry(model: str | Geometry | Path) -> Geometry:
+    """A known size by name, or one read from a folder with a ``config.json``.
+
+    >>> geometry("Qwen2.5-VL-7B").kv_bytes
+    57344
+    """
+    if isinstance(model, Geometry):
+        return model
+    if str(model) in GEOMETRIES:
+        return GEOMETRIES[str(model)]
+    if Path(model).exists():
+        return Geometry.from_config(model)
+    raise ValueError(
+        f"looking for the sizes of {str(model)!r}: known are {', '.join(GEOMETRIES)}. Or pass a folder with a "
+        "config.json, or a Geometry."
+    )

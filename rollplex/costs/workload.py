@@ -1,0 +1,105 @@
+"""What a step has to do: how many prompts, how long, how many responses, how long they get.
+
+Lengths are drawn from a seed, so that a simulation repeats. Nothing here knows a model, a device or a schedule.
+
+Shapes: N prompts, G responses a prompt.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+import numpy
+
+
+@dataclass(frozen=True, kw_only=True)
+class Workload:
+    """Sizes of a training step, with distributions where steps differ.
+
+    Lengths are log-normal with the given median and spread, cut at the limits; spread 0 makes them all equal.
+    """
+
+    name: str = "workload"
+    """What it is called in tables."""
+    prompts: int = 32
+    """Prompts of a step."""
+    group: int = 8
+    """Responses to a prompt."""
+    prompt_tokens: float = 4096.0
+    """Median tokens of a prompt, visual ones included."""
+    prompt_spread: float = 0.0
+    """Standard deviation of the logarithm of a prompt's length."""
+    max_prompt_tokens: int = 8192
+    """Limit of a prompt's length."""
+    visual_share: float = 0.9
+    """Share of a prompt's tokens that are visual."""
+    response_tokens: float = 512.0
+    """Median tokens of a response."""
+    response_spread: float = 0.6
+    """Standard deviation of the logarithm of a response's length."""
+    max_response_tokens: int = 2048
+    """Limit of a response's length."""
+
+    def draw(self, step: int = 0, *, seed: int = 0, prompts: int | None = None) -> Draw:
+        """Lengths of one step; a pure function of the workload, the seed and the step.
+
+        >>> Workload(prompts=2, group=3).draw(1).responses.shape
+        (2, 3)
+        """
+        num = self.prompts if prompts is None else prompts
+        generator = numpy.random.default_rng((seed, step))
+        shape = (num, self.group)
+        return Draw(
+            prompts=_lengths(generator, (num,), self.prompt_tokens, self.prompt_spread, self.max_prompt_tokens),
+            responses=_lengths(generator, shape, self.response_tokens, self.response_spread, self.max_response_tokens),
+            visual_share=self.visual_share,
+        )
+
+    def with_(self, **changes: float) -> Workload:
+        """The same workload with some numbers changed."""
+        return replace(self, **changes)  # pyright: ignore[reportArgumentType]
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Draw:
+    """The lengths of one step."""
+
+    prompts: numpy.ndarray
+    """``[N]`` tokens of each prompt."""
+    responses: numpy.ndarray
+    """``[N, G]`` tokens that are decoded for each response in this step; 0 where nothing is."""
+    visual_share: float
+    """Share of prompt tokens that are visual."""
+    trained: numpy.ndarray | None = None
+    """``[M]`` tokens of each response that is trained on, where that differs from what is decoded."""
+    trained_prompts: numpy.ndarray | None = None
+    """``[M]`` tokens of the prompt of each response that is trained on."""
+    done: numpy.ndarray | None = None
+    """``[N, G]`` tokens that had been decoded in earlier steps."""
+
+    @property
+    def num_prompts(self) -> int:
+        """N."""
+        return len(self.prompts)
+
+    @property
+    def visual_tokens(self) -> numpy.ndarray:
+        """``[N]`` visual tokens of each prompt."""
+        return self.prompts * self.visual_share
+
+    def suffixes(self) -> tuple[numpy.ndarray, numpy.ndarray]:
+        """``[M]`` prompt and response lengths of what is trained on."""
+        if self.trained is not None and self.trained_prompts is not None:
+            return self.trained_prompts, self.trained
+        return numpy.repeat(self.prompts, self.responses.shape[1]), self.responses.ravel()
+
+    def before(self) -> numpy.ndarray:
+        """``[N, G]`` tokens that were there before this step decodes."""
+        return numpy.zeros_like(self.responses) if self.done is None else self.done
+
+
+def _lengths(
+    generator: numpy.random.Generator, shape: tuple[int, ...], median: float, spread: float, limit: int
+) -> numpy.ndarray:
+    drawn = median * numpy.exp(spread * generator.standard_normal(shape))
+    return numpy.clip(numpy.rint(drawn), 1, limit).astype(numpy.int64)

@@ -1,0 +1,185 @@
+"""Which responses a rollout decodes, and which of them are trained on: what cuts the tail of long responses.
+
+A selection turns a workload into the lengths of successive steps. Each says whether training stays on-policy, and
+whether long responses are as likely to be trained on as short ones.
+
+Shapes: A prompts under way, G responses a prompt.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import final
+
+import numpy
+
+from rollplex.costs.workload import Draw, Workload
+
+
+@final
+@dataclass(frozen=True)
+class Everything:
+    """Every response is decoded to its end and trained on."""
+
+    @property
+    def name(self) -> str:
+        """``Everything``."""
+        return "Everything"
+
+    @property
+    def on_policy(self) -> bool:
+        """Yes."""
+        return True
+
+    def draws(self, workload: Workload, seed: int = 0) -> Iterator[Draw]:
+        """Lengths of step 0, 1, ..."""
+        for step in _counting():
+            yield workload.draw(step, seed=seed)
+
+
+@final
+@dataclass(frozen=True)
+class Partial:
+    """Stop a rollout when enough groups are complete; the others go on from there in the next step (APRIL).
+
+    A response that goes on was begun by older weights: training is off-policy in part, by one step or more.
+    """
+
+    over: float = 1.25
+    """Prompts under way, as a multiple of those trained on."""
+
+    @property
+    def name(self) -> str:
+        """``Partial``."""
+        return "Partial"
+
+    @property
+    def on_policy(self) -> bool:
+        """No: a resumed response has tokens of two or more weights."""
+        return False
+
+    def draws(self, workload: Workload, seed: int = 0) -> Iterator[Draw]:
+        """Lengths of step 0, 1, ...; the first steps differ from the later ones, until the backlog is level."""
+        active = math.ceil(self.over * workload.prompts)
+        prompts = numpy.zeros(0, dtype=numpy.int64)
+        totals = numpy.zeros((0, workload.group), dtype=numpy.int64)
+        done = totals.copy()
+        for step in _counting():
+            fresh = workload.draw(step, seed=seed, prompts=active - len(prompts))
+            prompts = numpy.concatenate([prompts, fresh.prompts])
+            totals = numpy.concatenate([totals, fresh.responses])
+            done = numpy.concatenate([done, numpy.zeros_like(fresh.responses)])
+            chosen, cut = _first(totals - done, workload.prompts)
+            decoded = numpy.minimum(totals - done, cut)
+            yield _chosen(prompts, decoded, totals, chosen, workload.visual_share, done)
+            done = done + decoded
+            prompts, totals, done = prompts[~chosen], totals[~chosen], done[~chosen]
+
+
+@final
+@dataclass(frozen=True)
+class Oversample:
+    """Start more prompts than needed, train on those that complete first, drop the others.
+
+    On-policy, but short responses are trained on more often than they occur.
+    """
+
+    over: float = 1.25
+    """Prompts begun, as a multiple of those trained on."""
+
+    @property
+    def name(self) -> str:
+        """``Oversample``."""
+        return "Oversample"
+
+    @property
+    def on_policy(self) -> bool:
+        """Yes."""
+        return True
+
+    def draws(self, workload: Workload, seed: int = 0) -> Iterator[Draw]:
+        """Lengths of step 0, 1, ..."""
+        for step in _counting():
+            full = workload.draw(step, seed=seed, prompts=math.ceil(self.over * workload.prompts))
+            chosen, cut = _first(full.responses, workload.prompts)
+            decoded = numpy.minimum(full.responses, cut)
+            yield _chosen(full.prompts, decoded, full.responses, chosen, workload.visual_share)
+
+
+@final
+@dataclass(frozen=True)
+class TailBatch:
+    """Set prompts with long responses aside, and decode them together in a round of their own (RollPacker).
+
+    On-policy and, over many steps, unbiased: every prompt is trained on once.
+    """
+
+    over: float = 1.25
+    """Prompts begun in a short round, as a multiple of those trained on."""
+
+    @property
+    def name(self) -> str:
+        """``TailBatch``."""
+        return "TailBatch"
+
+    @property
+    def on_policy(self) -> bool:
+        """Yes: what was set aside starts over from the new weights."""
+        return True
+
+    def draws(self, workload: Workload, seed: int = 0) -> Iterator[Draw]:
+        """Lengths of step 0, 1, ...: short rounds, and a long one whenever enough was set aside."""
+        aside_prompts = numpy.zeros(0, dtype=numpy.int64)
+        aside = numpy.zeros((0, workload.group), dtype=numpy.int64)
+        num = workload.prompts
+        for step in _counting():
+            if len(aside) >= num:
+                prompts, lengths = aside_prompts[:num], aside[:num]
+                aside_prompts, aside = aside_prompts[num:], aside[num:]
+                yield Draw(prompts=prompts, responses=lengths, visual_share=workload.visual_share)
+                continue
+            full = workload.draw(step, seed=seed, prompts=math.ceil(self.over * num))
+            chosen, cut = _first(full.responses, num)
+            aside_prompts = numpy.concatenate([aside_prompts, full.prompts[~chosen]])
+            aside = numpy.concatenate([aside, full.responses[~chosen]])
+            decoded = numpy.minimum(full.responses, cut)
+            yield _chosen(full.prompts, decoded, full.responses, chosen, workload.visual_share)
+
+
+AnySelection = Everything | Partial | Oversample | TailBatch
+
+
+def _counting() -> Iterator[int]:
+    step = 0
+    while True:
+        yield step
+        step += 1
+
+
+def _first(remaining: numpy.ndarray, num: int) -> tuple[numpy.ndarray, int]:
+    """Mask of the ``num`` groups that complete first, and the tokens that it takes."""
+    longest = remaining.max(axis=1)
+    order = numpy.argsort(longest, kind="stable")[:num]
+    mask = numpy.zeros(len(longest), dtype=bool)
+    mask[order] = True
+    return mask, int(longest[order].max())
+
+
+def _chosen(
+    prompts: numpy.ndarray,
+    decoded: numpy.ndarray,
+    totals: numpy.ndarray,
+    chosen: numpy.ndarray,
+    visual_share: float,
+    done: numpy.ndarray | None = None,
+) -> Draw:
+    return Draw(
+        prompts=prompts,
+        responses=decoded,
+        visual_share=visual_share,
+        trained=totals[chosen].ravel(),
+        trained_prompts=numpy.repeat(prompts[chosen], totals.shape[1]),
+        done=done,
+    )

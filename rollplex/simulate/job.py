@@ -1,0 +1,51 @@
+"""A job to simulate: a timetable, what its phases cost, and how much work each of its steps has."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import islice
+
+from rollplex.costs.costs import Costs
+from rollplex.costs.workload import Draw, Workload
+from rollplex.schedule import Timetable
+from rollplex.selection import Everything, Oversample, Partial, TailBatch
+from rollplex.simulate.held import Held
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Job:
+    """Some steps of one training run."""
+
+    timetable: Timetable
+    """What runs when."""
+    costs: Costs
+    """What it costs."""
+    workload: Workload | Sequence[Draw]
+    """The sizes of a step, or the lengths of each step."""
+    name: str = "job"
+    """What it is called where several jobs share pools."""
+    num_steps: int = 1
+    """Steps to simulate."""
+    seed: int = 0
+    """Seed of the lengths."""
+    held: tuple[Held, ...] = ()
+    """What occupies device memory, and when."""
+
+    def draws(self) -> list[Draw]:
+        """The lengths of each step, after the timetable's selection."""
+        if not isinstance(self.workload, Workload):
+            if len(self.workload) < self.num_steps:
+                raise ValueError(
+                    f"simulating {self.num_steps} steps of {self.name!r}: lengths of only {len(self.workload)} were given"
+                )
+            return list(self.workload[: self.num_steps])
+        selection = self.timetable.selection
+        if selection is None:
+            selection = Everything()
+        if not isinstance(selection, Everything | Partial | Oversample | TailBatch):
+            raise ValueError(
+                f"simulating {self.timetable.name}: the simulator knows no selection {selection.name!r}. Give the "
+                "lengths of each step as a list of Draw."
+            )
+        return list(islice(selection.draws(self.workload, self.seed), self.num_steps))
