@@ -6,12 +6,14 @@ Each owns its weights. Nothing here runs a phase.
 from __future__ import annotations
 
 import copy
-from collections.abc import Mapping
+from collections.abc import Generator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
 
 import torch
 from transformers import AutoModelForImageTextToText, GenerationConfig
+from transformers.utils import logging
 
 from rollplex.ingest import Ingest
 from rollplex.model.model import Model
@@ -49,7 +51,8 @@ class Policy:
     @classmethod
     def tiny(cls, *, dtype: torch.dtype = torch.float32, device: str = "cpu") -> Self:
         """The shipped Qwen2.5-VL of a few million parameters; loads offline in a second."""
-        return cls.from_pretrained(TINY, dtype=dtype, device=device)
+        with _without_progress_bar():
+            return cls.from_pretrained(TINY, dtype=dtype, device=device)
 
     @classmethod
     def from_pretrained(
@@ -142,6 +145,18 @@ class Reference:
 
 class StaleError(RuntimeError):
     """A value made with one version of the weights was about to be used with another."""
+
+
+@contextmanager
+def _without_progress_bar() -> Generator[None]:
+    """No bar of transformers' inside: this load is over before anybody could read it."""
+    shown = logging.is_progress_bar_enabled()
+    logging.disable_progress_bar()
+    try:
+        yield
+    finally:
+        if shown:
+            logging.enable_progress_bar()
 
 
 def _gradient(leaf: torch.Tensor) -> torch.Tensor:
