@@ -79,6 +79,7 @@ class Lane:
                     self.generator = slot.phase.run(**self.board.inputs(slot))
                 tick = next(self.generator)
             except StopIteration as stop:
+                self._check_autograd(slot)
                 self._finish(slot, stop.value, start)
                 return True
             except Exception as error:
@@ -87,14 +88,22 @@ class Lane:
                     "before is in run.last)"
                 )
                 raise
-        if not torch.is_grad_enabled():
-            raise RuntimeError(f"phase {slot.phase.name!r} ended a tick with autograd switched off for everyone")
+        self._check_autograd(slot)
         if isinstance(tick, Waiting):
             return False
         if isinstance(tick, Ready):
             self.board.part(slot, tick)
         self.recorder.tick(self.board.step, self.stage, slot, tick.label if isinstance(tick, Ready) else tick, start)
         return True
+
+    def _check_autograd(self, slot: Slot) -> None:
+        """Autograd's mode belongs to the thread, so a phase that leaves it off would leave it off for everyone."""
+        if not torch.is_grad_enabled():
+            torch.set_grad_enabled(True)
+            raise RuntimeError(
+                f"running {slot.phase.name!r}: it ended a tick with autograd switched off, or the whole step was run "
+                "under no_grad. Switch it off only within a tick."
+            )
 
     def _finish(self, slot: Slot, value: Any, start: Any) -> None:
         self.recorder.tick(self.board.step, self.stage, slot, "end", start)
@@ -112,19 +121,21 @@ class Lane:
 
 def interleave(lanes: list[Lane]) -> None:
     """Give the lanes turns until all are done; a lane with share s gets s turns a round."""
+    waiting: set[str] = set()
     while open_lanes := [lane for lane in lanes if not lane.done]:
-        moved = False
         for lane in open_lanes:
             lane.credit += lane.slots[0].share
             while lane.credit >= 1 and not lane.done:
                 lane.credit -= 1
-                moved |= (advanced := lane.advance())
-                if not advanced:
-                    break
-        if not moved and all(lane.slots[0].share >= 1 for lane in open_lanes if not lane.done):
-            waiting = [f"{lane.name}: {lane.slots[0].phase.name}" for lane in open_lanes if not lane.done]
-            if waiting:
-                raise RuntimeError(f"running a stage: every lane waits for another ({', '.join(waiting)})")
+                if lane.advance():
+                    waiting.clear()
+                else:
+                    waiting.add(lane.name)
+                    lane.credit = 0.0  # turns that it could not use are not saved up
+        still = [lane for lane in open_lanes if not lane.done]
+        if still and waiting.issuperset(lane.name for lane in still):
+            who = ", ".join(f"{lane.name}: {lane.slots[0].phase.name}" for lane in still)
+            raise RuntimeError(f"running a stage: every lane waits for another ({who})")
 
 
 def threads(lanes: list[Lane]) -> None:
