@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from graphlib import CycleError, TopologicalSorter
 from itertools import combinations
 from typing import Protocol
 
@@ -100,6 +101,7 @@ class Timetable:
         written = {"prompts"}
         for stage in self.stages:
             _check_inputs(self.name, stage, written)
+            _check_turns(self.name, stage)
             _check_borrows(self.name, stage)
             written |= {slot.phase.writes for slot in stage.slots}
 
@@ -181,6 +183,26 @@ def _check_inputs(name: str, stage: Stage, written: set[str]) -> None:
                     f"checking {name}, stage {stage.name}: {slot.phase.name} reads {taken!r}, which is not written "
                     "before it. Put its phase into an earlier stage, earlier on the same lane, or stream it."
                 )
+
+
+def _check_turns(name: str, stage: Stage) -> None:
+    """Every slot gets turns, and none waits, through streams and places on lanes, for one that waits for it."""
+    if bad := [slot for slot in stage.slots if not 0 < slot.share < float("inf")]:
+        raise ScheduleError(f"checking {name}, stage {stage.name}: {bad[0]} has share {bad[0].share}; use one above 0")
+    makers = {slot.phase.writes: slot for slot in stage.slots}
+    waits: dict[Slot, list[Slot]] = {}
+    for slots in stage.lanes().values():
+        for before, slot in zip([None, *slots], slots, strict=False):
+            streamed = [makers[field] for field in slot.streams if field in makers]
+            waits[slot] = streamed if before is None else [*streamed, before]
+    try:
+        TopologicalSorter(waits).prepare()
+    except CycleError as error:
+        cycle = ", ".join(map(repr, error.args[1]))
+        raise ScheduleError(
+            f"checking {name}, stage {stage.name}: slots wait for each other: {cycle}. Put the phase that makes a "
+            "streamed field before its reader on the same lane, or on another lane."
+        ) from None
 
 
 def _check_borrows(name: str, stage: Stage) -> None:
