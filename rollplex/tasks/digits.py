@@ -37,18 +37,18 @@ class Digits:
     >>> task = Digits(seed=0)
     >>> row = task.rows(1)[0]
     >>> row["images"][0].size, task.num_visual_tokens
-    ((168, 112), 24)
+    ((112, 112), 16)
     >>> row["prompt"][0]["content"][1]["text"], row["digits"], row["answer"]
-    ('How many digits are 9 ?', [9, 3, 9, 9, 9], '4')
+    ('How many digits are 9 ?', [3, 9, 9, 9], '3')
     >>> task.solution(row)
-    '<think> 9 3 9 9 9 ; count 1 1 2 3 4 </think> <answer> 4 </answer>'
+    '<think> 3 9 9 9 ; count 0 1 2 3 </think> <answer> 3 </answer>'
     """
 
     seed: int = 0
     """Another seed, other rows; the split into train and held-out handwriting stays."""
-    digits: int = 5
+    digits: int = 4
     """Digits in a picture."""
-    grid: tuple[int, int] = (2, 3)
+    grid: tuple[int, int] = (2, 2)
     """Rows and columns of cells."""
     cell: int = 56
     """Pixels along a cell's side, a multiple of 28."""
