@@ -8,6 +8,7 @@ from statistics import median
 from typing import TYPE_CHECKING, Any
 
 import torch
+from tqdm.auto import tqdm
 
 from rollplex.metrics import phase_family
 from rollplex.phases.update import Update
@@ -69,10 +70,10 @@ class Comparison:
         return {key: median(values) for key, values in totals.items()}
 
     def _repr_html_(self) -> str:
-        return self.frame().style.format(precision=4).to_html()
+        return self.frame().to_html(float_format=_four_digits)
 
     def __repr__(self) -> str:
-        return self.frame().to_string(float_format=lambda value: f"{value:.4g}")
+        return self.frame().to_string(float_format=_four_digits)
 
 
 def compare(run: Run, *schedules: Schedule, steps: int = 3) -> Comparison:
@@ -87,6 +88,7 @@ def compare(run: Run, *schedules: Schedule, steps: int = 3) -> Comparison:
     before = _State(run)
     traces: dict[str, Trace] = {}
     ends: dict[str, dict[str, torch.Tensor]] = {}
+    progress = tqdm(total=len(schedules) * steps, desc="compare", unit="step", delay=2, leave=False)
     try:
         for schedule in schedules:
             before.restore()
@@ -101,13 +103,18 @@ def compare(run: Run, *schedules: Schedule, steps: int = 3) -> Comparison:
             )
             scratch.next_index = run.next_index
             for _ in scratch.steps(steps):
-                pass
+                progress.update()
             traces[schedule.name], ends[schedule.name] = scratch.trace, run.policy.snapshot()
     finally:
+        progress.close()
         before.restore()
     first = ends[schedules[0].name]
     gaps = {n: max(float((w - first[k]).abs().max()) for k, w in end.items()) for n, end in ends.items()}
     return Comparison(traces=traces, difference=gaps)
+
+
+def _four_digits(value: float) -> str:
+    return f"{value:.4g}"
 
 
 class _State:

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from tqdm import tqdm
+from tqdm.auto import tqdm
 
 from rollplex.phases.decode import Decode
 from rollplex.phases.reward import Reward
