@@ -32,7 +32,7 @@ class AdamW:
         weight_decay: float = 0.0,
         max_grad_norm: float = 1.0,
     ) -> None:
-        if max_grad_norm <= 0:
+        if not max_grad_norm > 0:
             raise ValueError(
                 f"making an optimizer: max_grad_norm is {max_grad_norm}; it must be > 0 (inf for no limit)"
             )
@@ -54,8 +54,7 @@ class AdamW:
     def state(self) -> Resource:
         """Moments, and masters where they are not the weights themselves."""
         moments = [t for s in self._adam.state.values() for t in s.values() if isinstance(t, torch.Tensor) and t.dim()]
-        masters = [m for m, w in zip(self._masters, self._policy.weights.tensors, strict=True) if m is not w]
-        return Resource("optimizer.state", (*moments, *masters))
+        return Resource("optimizer.state", (*moments, *(master for master, _ in self._narrow())))
 
     @torch.no_grad()
     def norm(self) -> float:
@@ -75,23 +74,25 @@ class AdamW:
             if master is not weight:
                 master.grad = gradient.float()
         self._adam.step()
-        for master, weight in zip(self._masters, self._policy.weights.tensors, strict=True):
-            if master is not weight:
-                weight.copy_(master)
-                master.grad = None
+        for master, weight in self._narrow():
+            weight.copy_(master)
+            master.grad = None
 
     def state_dict(self) -> dict[str, Any]:
         """Everything that resuming exactly needs, besides the weights."""
-        return {"adam": copy.deepcopy(self._adam.state_dict()), "masters": [m.clone() for m in self._masters]}
+        return {"adam": copy.deepcopy(self._adam.state_dict()), "masters": [m.clone() for m, _ in self._narrow()]}
 
     @torch.no_grad()
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Restore what `state_dict` gave."""
         # Copied: torch keeps the tensors it is given, and would go on to write into the caller's.
         self._adam.load_state_dict(copy.deepcopy(state["adam"]))
-        for master, weight, saved in zip(self._masters, self._policy.weights.tensors, state["masters"], strict=True):
-            if master is not weight:
-                master.copy_(saved)
+        for (master, _), saved in zip(self._narrow(), state["masters"], strict=True):
+            master.copy_(saved)
+
+    def _narrow(self) -> list[tuple[torch.Tensor, torch.Tensor]]:
+        """Masters that are not the weights themselves, with their weights."""
+        return [(m, w) for m, w in zip(self._masters, self._policy.weights.tensors, strict=True) if m is not w]
 
     def __repr__(self) -> str:
         return f"AdamW(lr {self.learning_rate(0):g}, {len(self._masters)} tensors, norm limit {self.max_grad_norm:g})"
