@@ -34,6 +34,11 @@ class Option:
     help: str
     """One line for ``--help``."""
 
+    @property
+    def flag(self) -> str:
+        """As it is typed: ``--train-tp`` for ``train_tp``."""
+        return f"--{self.name.replace('_', '-')}"
+
 
 @dataclass(frozen=True)
 class Command:
@@ -60,8 +65,17 @@ SCHEDULE = Option("schedule", str, "class name of the schedule, e.g. Serial or R
 OUT = Option("out", Path, "folder for the report and the trace")
 PAIRS = Option("pairs", int, "pairs of fresh processes, ours and theirs in turn")
 ENGINES = Option("engines", _names, "engines to measure, e.g. torch,vllm,generate")
+MODEL = Option("model", str, "a published model, e.g. Qwen2.5-VL-32B")
+TRAIN_TP = Option("train_tp", int, "training ranks that divide a parameter")
+ROLLOUT_TP = Option("rollout_tp", int, "rollout ranks that divide a parameter")
+ASSUME = Option("assume", _names, "switch assumptions on: sharded-optimizer,recompute,deduplicated,...")
+TRAINER = Option("trainer", str, "whose layouts: megatron or torch")
+PARTS = Option("parts", _names, "language (the default), vision or both")
 
-GROUPS = {"bench": "measure, always as ratios within one run"}
+GROUPS = {
+    "bench": "measure, always as ratios within one run",
+    "plan": "work out from shapes and costs, without a device",
+}
 """First words that are no command of their own -> one line for ``--help``."""
 
 COMMANDS = (
@@ -71,6 +85,18 @@ COMMANDS = (
     Command("bench schedules", "rollplex.bench.schedules:bench", "the schedules against each other and the floor"),
     Command("bench decode", "rollplex.bench.decode:bench", "the engines against transformers' generate", (ENGINES,)),
     Command("bench overhead", "rollplex.bench.overhead:bench", "what ticks and tracing cost"),
+    Command(
+        "plan footprint",
+        "rollplex.memory.plan:plan",
+        "what a step weighs on one device, naive and managed",
+        (MODEL, TRAIN_TP, ROLLOUT_TP, ASSUME),
+    ),
+    Command(
+        "plan layouts",
+        "rollplex.sharing.plan:layouts",
+        "which parameters trainer and engine can hold as one copy",
+        (MODEL, TRAIN_TP, ROLLOUT_TP, TRAINER, PARTS),
+    ),
     Command("doctor", "rollplex.doctor:doctor", "what works on this machine, and why not"),
 )
 
@@ -111,7 +137,7 @@ def parser(commands: Sequence[Command]) -> argparse.ArgumentParser:
         leaf = levels[group].add_parser(word, help=command.help, description=command.help)
         for option in command.options:
             # SUPPRESS: what was not typed is not passed on, so that the function's own default holds.
-            leaf.add_argument(f"--{option.name}", type=option.type, help=option.help, default=argparse.SUPPRESS)
+            leaf.add_argument(option.flag, type=option.type, help=option.help, default=argparse.SUPPRESS)
         leaf.add_argument(
             "--json", nargs="?", const=Path("-"), type=Path, metavar="FILE", help="write the result; no FILE: to stdout"
         )

@@ -1,0 +1,1 @@
+"""Where objects are, and when: contracts of residency, footprints, and the memory behind them."""

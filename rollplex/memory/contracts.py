@@ -1,0 +1,196 @@
+"""What every object of a training step owes: who makes it, who reads it, and when it may be on the device.
+
+The paper's Table 3 as data. The one invariant behind it: an object is on the device only between its first
+latency-critical use and its last. Nothing here moves a byte; footprints add up from it and executors are held to it.
+
+Stages: P1 decode with both prefixes, P2 suffixes and backward, P3 update and publishing.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+Stage = Literal["P1", "P2", "P3"]
+"""Between two barriers of the schedule."""
+
+STAGES: tuple[Stage, ...] = ("P1", "P2", "P3")
+"""In order."""
+
+Category = Literal["permanent", "snapshot", "boundary", "phase-local"]
+"""May move but never be dropped; made again from permanent state; pinned until its suffix; gone with its phase."""
+
+Autograd = Literal["none", "attached", "detached", "leaf"]
+"""No duty; the loss reaches through it; cut off on purpose; where gradients gather."""
+
+Extent = Literal["whole", "chunks", "a layer"]
+"""How much of an object is on the device at once."""
+
+Away = Literal["freed", "host", "recomputed", "rebuilt"]
+"""What becomes of an object that is not on the device."""
+
+Phase = Literal["Prefix(policy)", "Prefix(reference)", "Decode", "Suffix", "Update", "frozen"]
+"""Makers and readers; ``frozen`` made what no step changes."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Contract:
+    """The duties of one object."""
+
+    name: str
+    """What a person calls it."""
+    owner: str
+    """Name in ledgers and memory samples."""
+    producer: Phase
+    """Who makes it."""
+    consumers: tuple[Phase, ...]
+    """Who reads it."""
+    category: Category
+    """Permanent, regenerable snapshot, boundary or phase-local."""
+    autograd: Autograd
+    """Its part in the backward pass."""
+    device: dict[Stage, Extent]
+    """Stages in which it may be on the device, and how much of it at once."""
+    away: tuple[Away, ...]
+    """What may become of it in between or after; the first is the default."""
+    peaks: tuple[Stage, ...]
+    """Stages whose peak it counts toward with all its bytes."""
+    residency: str
+    """The rule in words."""
+
+
+CONTRACTS: tuple[Contract, ...] = (
+    Contract(
+        name="rollout KV",
+        owner="engine.kv",
+        producer="Decode",
+        consumers=("Decode",),
+        category="phase-local",
+        autograd="none",
+        device={"P1": "whole"},
+        away=("freed",),
+        peaks=("P1",),
+        residency="on the device while decoding, freed when generation ends",
+    ),
+    Contract(
+        name="actor boundary KV",
+        owner="policy.boundary",
+        producer="Prefix(policy)",
+        consumers=("Suffix",),
+        category="boundary",
+        autograd="attached",
+        device={"P1": "whole", "P2": "whole"},
+        away=("freed",),
+        peaks=("P1", "P2"),
+        residency="on the device until its suffix has gone forward and backward",
+    ),
+    Contract(
+        name="reference boundary KV",
+        owner="reference.boundary",
+        producer="Prefix(reference)",
+        consumers=("Suffix",),
+        category="boundary",
+        autograd="detached",
+        device={"P1": "whole", "P2": "whole"},
+        away=("freed",),
+        peaks=("P1", "P2"),
+        residency="on the device until its suffix is scored",
+    ),
+    Contract(
+        name="reference weights",
+        owner="reference.weights",
+        producer="frozen",
+        consumers=("Prefix(reference)", "Suffix"),
+        category="permanent",
+        autograd="none",
+        device={"P1": "whole", "P2": "whole"},
+        away=("host",),
+        peaks=("P1", "P2"),
+        residency="in pinned host memory, loaded around its prefix and around scoring",
+    ),
+    Contract(
+        name="prefix log-probabilities",
+        owner="prefix.logprobs",
+        producer="Prefix(policy)",
+        consumers=("Suffix",),
+        category="boundary",
+        autograd="attached",
+        device={"P1": "whole", "P2": "whole"},
+        away=("host",),
+        peaks=(),
+        residency="small; on the device or the host, attached for the actor and detached for the reference",
+    ),
+    Contract(
+        name="prefix activations",
+        owner="policy.tape",
+        producer="Prefix(policy)",
+        consumers=("Suffix",),
+        category="phase-local",
+        autograd="attached",
+        device={"P1": "a layer", "P2": "a layer"},
+        away=("host", "recomputed"),
+        peaks=(),
+        residency="offloaded as they are made or dropped and recomputed; handles and a layer in flight remain",
+    ),
+    Contract(
+        name="suffix activations",
+        owner="suffix.activations",
+        producer="Suffix",
+        consumers=("Suffix",),
+        category="phase-local",
+        autograd="attached",
+        device={"P2": "whole"},
+        away=("freed",),
+        peaks=("P2",),
+        residency="on the device, checkpointed by layer",
+    ),
+    Contract(
+        name="gradients",
+        owner="policy.gradients",
+        producer="Suffix",
+        consumers=("Update",),
+        category="phase-local",
+        autograd="leaf",
+        device={"P2": "whole", "P3": "chunks"},
+        away=("host", "freed"),
+        peaks=("P2",),
+        residency="offloaded chunk by chunk as they become final, back on the device with their chunk of the update",
+    ),
+    Contract(
+        name="actor weights",
+        owner="policy.weights",
+        producer="Update",
+        consumers=("Decode", "Prefix(policy)", "Suffix"),
+        category="snapshot",
+        autograd="leaf",
+        device={"P1": "whole", "P2": "whole", "P3": "whole"},
+        away=("rebuilt",),
+        peaks=("P1", "P2", "P3"),
+        residency="on the device; dropped at the barrier before the update and rebuilt chunk by chunk",
+    ),
+    Contract(
+        name="master weights and Adam moments",
+        owner="policy.optimizer",
+        producer="Update",
+        consumers=("Update",),
+        category="permanent",
+        autograd="none",
+        device={"P3": "chunks"},
+        away=("host",),
+        peaks=(),
+        residency="in pinned host memory; a chunk at a time on the device",
+    ),
+)
+"""The ten objects of a step."""
+
+
+def contract(name: str) -> Contract:
+    """The contract of an object, by its name or its owner's name in ledgers.
+
+    >>> contract("policy.boundary").autograd
+    'attached'
+    """
+    for candidate in CONTRACTS:
+        if name in (candidate.name, candidate.owner):
+            return candidate
+    raise ValueError(f"looking up a contract: no object {name!r}; there are {', '.join(c.name for c in CONTRACTS)}")
