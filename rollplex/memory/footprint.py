@@ -106,8 +106,8 @@ class Footprint:
     @cached_property
     def buffer_gib(self) -> float:
         """The engine's own copy of what weight sharing with a Megatron-style trainer cannot share."""
-        tp = {"train_tp": self.train_tp, "rollout_tp": self.rollout_tp}
-        return sharing_plan(self.model, trainer=MegatronTrainer(), **tp).buffer_bytes_per_device / GIB
+        plan = sharing_plan(self.model, train_tp=self.train_tp, rollout_tp=self.rollout_tp, trainer=MegatronTrainer())
+        return plan.buffer_bytes_per_device / GIB
 
     @property
     def total_gib(self) -> float:
