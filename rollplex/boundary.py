@@ -14,6 +14,9 @@ from dataclasses import dataclass, field
 
 import torch
 
+from rollplex.model.attention import PromptKeys, Take
+from rollplex.model.rectangle import Rectangle
+
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class PrefixOutput:
@@ -73,6 +76,8 @@ class Boundary:
     """``[n]`` int64, real tokens of each prompt; keys and values past them are padding."""
     next_positions: torch.Tensor
     """``[n]`` int64, position of each prompt's first response token."""
+    padded: bool
+    """Whether the prompts differ in length, so that some keys are padding."""
     output: PrefixOutput
     """Detached keys, values and last hidden states."""
     tape: Tape | None
@@ -85,13 +90,35 @@ class Boundary:
         """Bytes of keys, values and last hidden states."""
         return sum(t.nbytes for t in self.output.tensors)
 
-    def take(self, index: torch.Tensor) -> PrefixOutput:
-        """Rows ``index`` (a response's prompt within the microbatch); their gradients flow into the accumulators."""
-        if not self.gradients:
-            return _select(self.output, index)
-        taken = [_Take.apply(t, index, g) for t, g in zip(self.output.tensors, self.gradients, strict=True)]
-        num = len(self.output.keys)
-        return PrefixOutput(keys=tuple(taken[:num]), values=tuple(taken[num : 2 * num]), last_hidden=taken[-1])
+    def last_hidden(self, index: torch.Tensor) -> torch.Tensor:
+        """Rows ``index [B]`` (each response's prompt) of the last hidden states; gradients go to the accumulators."""
+        tensor = self.output.last_hidden
+        taken: torch.Tensor = Take.apply(tensor, index, self.gradients[-1]) if self.gradients else tensor[index]
+        return taken
+
+    def bias(self, rectangle: Rectangle) -> torch.Tensor:
+        """``[n, 1, 1, P]`` for the prompts that have rows: 0 on real tokens, -inf on padding."""
+        keys = self.output.keys[0]
+        padding = torch.arange(keys.shape[2], device=keys.device) >= rectangle.chosen(self.lengths)[:, None]
+        zeros = torch.zeros(padding.shape, dtype=keys.dtype, device=keys.device)
+        return zeros.masked_fill(padding, float("-inf"))[:, None, None]
+
+    def prompt_keys(self, index: torch.Tensor, counts: Sequence[int]) -> list[PromptKeys]:
+        """Each layer's keys and values as rows ``index [B]``, ordered by prompt with ``counts`` a prompt, see them."""
+        output, num = self.output, len(self.output.keys)
+        rectangle = Rectangle.of(counts, device=index.device)
+        bias = self.bias(rectangle) if self.padded else None
+        return [
+            PromptKeys(
+                keys=output.keys[layer],
+                values=output.values[layer],
+                bias=bias,
+                rectangle=rectangle,
+                index=index,
+                gradients=(self.gradients[layer], self.gradients[num + layer]) if self.gradients else None,
+            )
+            for layer in range(num)
+        ]
 
     def zero_gradients(self) -> None:
         """Forget what earlier suffix passes sent."""
@@ -127,30 +154,3 @@ class PrefixState:
     def __repr__(self) -> str:
         num = sum(len(boundary.prompts) for boundary in self.boundaries)
         return f"PrefixState({num} prompts, version {self.version}, {self.nbytes:,} bytes of boundary)"
-
-
-def _select(output: PrefixOutput, index: torch.Tensor) -> PrefixOutput:
-    return PrefixOutput(
-        keys=tuple(t[index] for t in output.keys),
-        values=tuple(t[index] for t in output.values),
-        last_hidden=output.last_hidden[index],
-    )
-
-
-class _Take(torch.autograd.Function):
-    """``tensor[index]`` whose backward adds into an accumulator instead of making a dense gradient each time.
-
-    The responses of a group all read one prompt, so their gradients are summed in the accumulator's (wider) type.
-    """
-
-    @staticmethod
-    def forward(ctx, tensor, index, accumulator):  # type: ignore[no-untyped-def]  # noqa: ANN001, ANN205
-        ctx.save_for_backward(index)
-        ctx.accumulator = accumulator
-        return tensor[index]
-
-    @staticmethod
-    def backward(ctx, gradient):  # type: ignore[no-untyped-def]  # noqa: ANN001, ANN205
-        (index,) = ctx.saved_tensors
-        ctx.accumulator.index_add_(0, index, gradient.to(ctx.accumulator.dtype))
-        return None, None, None

@@ -28,7 +28,9 @@ class Microbatch:
     places: tuple[tuple[int, int], ...]
     """(prompt, sample) of each response."""
     index: torch.Tensor
-    """``[B]`` each response's prompt within its boundary."""
+    """``[B]`` each response's prompt within its boundary, ascending."""
+    counts: tuple[int, ...]
+    """Responses of each of the boundary's prompts."""
     tokens: torch.Tensor
     """``[B, R]`` padded on the right."""
     lengths: torch.Tensor
@@ -57,13 +59,17 @@ def microbatches(
     for start in range(0, len(chosen), size):
         part = chosen[start : start + size]
         longest = part[-1][0]
+        # Rows of one prompt side by side, so that they can meet its keys together.
+        part.sort(key=lambda item: (boundary.prompts.index(item[1].prompt), item[2]))
+        owners = [boundary.prompts.index(group.prompt) for _, group, _ in part]
 
         def padded(rows: list[torch.Tensor], longest: int = longest) -> torch.Tensor:
             return torch.stack([nn.functional.pad(row[:longest], (0, longest - len(row[:longest]))) for row in rows])
 
         yield Microbatch(
             places=tuple((group.prompt, j) for _, group, j in part),
-            index=torch.tensor([boundary.prompts.index(group.prompt) for _, group, _ in part], device=device),
+            index=torch.tensor(owners, device=device),
+            counts=tuple(owners.count(i) for i in range(len(boundary.prompts))),
             tokens=padded([group.tokens[j] for _, group, j in part]).to(device),
             lengths=torch.tensor([length for length, _, _ in part], device=device),
             real=torch.tensor(
@@ -87,8 +93,8 @@ def score(
     index = batch.index
     hidden = response_hidden(
         model,
-        boundary.take(index),
-        boundary.lengths[index],
+        boundary.last_hidden(index),
+        boundary.prompt_keys(index, batch.counts),
         boundary.next_positions[index],
         batch.tokens,
         checkpointed=checkpointed,

@@ -17,6 +17,7 @@ from torch.nn.functional import embedding
 
 from rollplex.boundary import Boundary
 from rollplex.model.model import Model
+from rollplex.model.rectangle import Rectangle
 from rollplex.model.text import TextLayer
 
 
@@ -28,41 +29,22 @@ class Block:
     """Prompt keys and values ``[n, H, P, D]``, once a prompt."""
     rows: slice
     """Its rows in the batch, ordered by prompt."""
-    prompts: torch.Tensor | None
-    """Prompts of the boundary that still have rows; None for all of them."""
-    slots: torch.Tensor | None
-    """``[rows]`` place of each row in a rectangle of ``[n, G]``; None where the rows fill it."""
-    width: int
-    """G of the rectangle."""
+    rectangle: Rectangle
+    """Which rows belong to which prompt."""
     bias: torch.Tensor | None
     """``[n, 1, 1, P]`` 0 on real prompt tokens, -inf on padding; None where nothing is padded."""
 
     @classmethod
     def of(cls, boundary: Boundary, counts: Sequence[int], start: int, dtype: torch.dtype) -> Block:
         """A block with ``counts[i]`` rows of the boundary's prompt i, beginning at row ``start``."""
-        device = boundary.lengths.device
-        kept = [i for i, count in enumerate(counts) if count]
-        width = max(counts)
-        slots = [rank * width + j for rank, i in enumerate(kept) for j in range(counts[i])]
-        full = len(slots) == len(kept) * width
-        prompts = None if len(kept) == len(counts) else torch.tensor(kept, device=device)
-        lengths = boundary.lengths if prompts is None else boundary.lengths[prompts]
-        padded = torch.arange(boundary.output.keys[0].shape[2], device=device) >= lengths[:, None]
-        bias = torch.zeros(padded.shape, dtype=dtype, device=device).masked_fill(padded, float("-inf"))
-        return cls(
-            boundary=boundary,
-            rows=slice(start, start + len(slots)),
-            prompts=prompts,
-            slots=None if full else torch.tensor(slots, device=device),
-            width=width,
-            bias=bias[:, None, None] if bool(padded.any()) else None,
-        )
+        rectangle = Rectangle.of(counts, device=boundary.lengths.device)
+        rows = slice(start, start + sum(counts))
+        return cls(boundary, rows, rectangle, boundary.bias(rectangle) if boundary.padded else None)
 
     def attend(self, index: int, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> torch.Tensor:
         """Attention of layer ``index``: q ``[B, H, r, D]`` over the prompt and own k, v ``[B, H, t, D]``."""
-        keys, values = self.boundary.output.keys[index], self.boundary.output.values[index]
-        if self.prompts is not None:
-            keys, values = keys[self.prompts], values[self.prompts]
+        output = self.boundary.output
+        keys, values = (self.rectangle.chosen(t) for t in (output.keys[index], output.values[index]))
         prompt = self._grouped(q) @ keys.transpose(-1, -2)
         if self.bias is not None:
             prompt = prompt + self.bias
@@ -72,16 +54,12 @@ class Block:
         return self._rows(self._grouped(weights[..., :padded]) @ values) + weights[..., padded:] @ v
 
     def _grouped(self, x: torch.Tensor) -> torch.Tensor:
-        """Rows ``[B, H, r, *]`` as a prompt's queries ``[n, H, G r, *]``."""
-        if self.slots is not None:
-            num = (int(self.slots[-1]) // self.width + 1) * self.width
-            x = x.new_zeros(num, *x.shape[1:]).index_copy_(0, self.slots, x)
-        return x.unflatten(0, (-1, self.width)).transpose(1, 2).flatten(2, 3)
+        """Rows ``[B, H, r, *]`` as a prompt's queries ``[n, H, W r, *]``."""
+        return self.rectangle.grouped(x).transpose(1, 2).flatten(2, 3)
 
     def _rows(self, x: torch.Tensor) -> torch.Tensor:
-        """The way back from ``[n, H, G r, *]`` to ``[B, H, r, *]``."""
-        x = x.unflatten(2, (self.width, -1)).transpose(1, 2).flatten(0, 1)
-        return x if self.slots is None else x[self.slots]
+        """The way back from ``[n, H, W r, *]`` to ``[B, H, r, *]``."""
+        return self.rectangle.rows(x.unflatten(2, (self.rectangle.width, -1)).transpose(1, 2))
 
 
 class ResponseCache:
@@ -155,21 +133,12 @@ class Batch:
         rows = alive.nonzero()[:, 0]
         blocks, start = [], 0
         for block in self.blocks:
-            counts = self._counts(block, alive)
+            living = block.rectangle.owners()[alive[block.rows].cpu()]
+            counts = torch.bincount(living, minlength=len(block.boundary.prompts)).tolist()
             if sum(counts):
                 blocks.append(Block.of(block.boundary, counts, start, self.model.dtype))
                 start = blocks[-1].rows.stop
         self.blocks = tuple(blocks)
-        living = self.cache[:, :, : len(alive), :, : self.num_tokens]
-        self.cache[:, :, : len(rows), :, : self.num_tokens] = living[:, :, rows]
+        moved = self.cache[:, :, : len(alive), :, : self.num_tokens]
+        self.cache[:, :, : len(rows), :, : self.num_tokens] = moved[:, :, rows]
         self.positions, self.ids = self.positions[rows], self.ids[rows]
-
-    def _counts(self, block: Block, alive: torch.Tensor) -> list[int]:
-        """Living rows of each prompt of a block's boundary."""
-        num = len(block.boundary.prompts)
-        kept = list(range(num)) if block.prompts is None else block.prompts.tolist()
-        ranks = range(block.rows.stop - block.rows.start) if block.slots is None else block.slots.tolist()
-        counts = [0] * num
-        for slot, lives in zip(ranks, alive[block.rows].tolist(), strict=True):
-            counts[kept[slot // block.width]] += lives
-        return counts

@@ -1,4 +1,7 @@
-"""Root-mean-square norm with the rounding of transformers' modules."""
+"""Root-mean-square norm, with the rounding of transformers' modules in every type but float64.
+
+transformers casts to float32 even there; a float64 model here is float64 throughout.
+"""
 
 from __future__ import annotations
 
@@ -18,9 +21,9 @@ class Norm:
     """Added to the mean square."""
 
     def __call__(self, x: torch.Tensor) -> torch.Tensor:
-        """``[..., d] -> [..., d]``; the mean square is taken in float32 whatever the input, as transformers does."""
+        """``[..., d] -> [..., d]``; the mean square is taken in float32 or wider, as transformers does below float64."""
         if x.dtype == torch.float32:
             return rms_norm(x, x.shape[-1:], self.weight, self.eps)
-        single = x.to(torch.float32)
-        single = single * torch.rsqrt(single.pow(2).mean(-1, keepdim=True) + self.eps)
-        return self.weight * single.to(x.dtype)
+        wide = x.to(torch.promote_types(x.dtype, torch.float32))
+        wide = wide * torch.rsqrt(wide.pow(2).mean(-1, keepdim=True) + self.eps)
+        return self.weight * wide.to(x.dtype)

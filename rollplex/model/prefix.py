@@ -53,6 +53,7 @@ def _boundary(
     return Boundary(
         prompts=tuple(indices),
         lengths=torch.tensor([p.length for p in batch], device=model.device),
+        padded=len({p.length for p in batch}) > 1,
         next_positions=torch.tensor([p.next_position for p in batch], device=model.device),
         output=PrefixOutput(
             keys=tuple(detached[:num]), values=tuple(detached[num : 2 * num]), last_hidden=detached[-1]

@@ -6,6 +6,7 @@ It uses none of the lean forward, the split, or the losses; it is what they are 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import partial
 from typing import Any
 
 import torch
@@ -14,6 +15,21 @@ from transformers import PreTrainedModel
 from rollplex.prompts import Prompt, PromptBatch
 from rollplex.sampling import Sampling
 from rollplex.step import RolloutGroup
+
+
+def widen_norms(module: PreTrainedModel) -> None:
+    """Let a float64 module take its norms in float64.
+
+    transformers casts to float32 in every norm, whatever the model's type. In a float64 comparison that cast is the only
+    rounding of note, and it hides what is compared; everything else of the module stays as it is.
+    """
+    for part in module.modules():
+        if type(part).__name__.endswith("RMSNorm"):
+            part.forward = partial(_norm, part)
+
+
+def _norm(part: Any, x: torch.Tensor) -> torch.Tensor:
+    return part.weight * (x * torch.rsqrt(x.pow(2).mean(-1, keepdim=True) + part.variance_epsilon))
 
 
 def logprobs(module: PreTrainedModel, prompt: Prompt, tokens: torch.Tensor, sampling: Sampling) -> torch.Tensor:

@@ -12,7 +12,7 @@ from tqdm import tqdm
 from rollplex.verify import engine, schedules, split
 from rollplex.verify.check import Check, Control
 
-NUM = len(split.cases.CASES) * len(split.GROUPS) * 3 * 2 + 2 + 2 + len(schedules.AGREEING) + 1 + 3
+NUM = len(split.cases.CASES) * len(split.GROUPS) * 3 * 2 + 1 + 2 + 2 + len(schedules.AGREEING) + 1 + 3
 
 
 def verify() -> dict[str, Any]:

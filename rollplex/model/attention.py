@@ -1,0 +1,157 @@
+"""Attention of response tokens: over their prompt, which a group shares, and over their own response.
+
+The prompt part of all rows of a prompt is one product with keys that are stored once. The two parts are merged by their
+log-sum-exp; in the backward pass each part uses the merged output and log-sum-exp, which makes its gradient exact. The
+prompt's gradient is added to the boundary's accumulators, in their wider type, and never exists once a row.
+
+Shapes: B rows, R their tokens, n prompts, W rows a prompt, P prompt tokens, Hq query heads, H key/value heads, D.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch.nn.functional import scaled_dot_product_attention
+
+from rollplex.model.rectangle import Rectangle
+
+FORWARD = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu  # noqa: SLF001 - the only one that returns the log-sum-exp
+BACKWARD = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu_backward  # noqa: SLF001 - likewise
+
+
+@dataclass(frozen=True, eq=False)
+class PromptKeys:
+    """One layer's boundary, as the rows of a microbatch see it."""
+
+    keys: torch.Tensor
+    """``[all prompts, H, P, D]``, detached."""
+    values: torch.Tensor
+    """Likewise."""
+    bias: torch.Tensor | None
+    """``[n, 1, 1, P]``: 0 on real tokens, -inf on padding; None where nothing is padded."""
+    rectangle: Rectangle
+    """Which rows belong to which prompt."""
+    index: torch.Tensor
+    """``[B]`` each row's prompt."""
+    gradients: tuple[torch.Tensor, torch.Tensor] | None
+    """Accumulators of the gradients of ``keys`` and ``values``; None for a frozen model."""
+
+    def attend(self, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> torch.Tensor:
+        """q ``[B, Hq, R, D]`` over the prompt and, causally, over own k, v ``[B, H, R, D]``."""
+        if q.device.type != "cpu":
+            return self._attend_anywhere(q, k, v)
+        result: torch.Tensor = _Attend.apply(q, k, v, self)
+        return result
+
+    def _attend_anywhere(self, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> torch.Tensor:
+        """The same by torch's public attention, on any device: prompt keys are copied to every row."""
+        length, padded = q.shape[2], self.keys.shape[2]
+        mask = torch.ones(len(q), 1, length, padded + length, dtype=torch.bool, device=q.device).tril(padded)
+        if self.bias is not None:
+            mask[..., :padded] &= (self.rectangle.rows(self._spread(self.bias)) == 0).expand(-1, -1, length, -1)
+        keys, values = self.keys[self.index], self.values[self.index]
+        if self.gradients is not None:
+            keys = Take.apply(self.keys, self.index, self.gradients[0])
+            values = Take.apply(self.values, self.index, self.gradients[1])
+        times = q.shape[1] // k.shape[1]
+        k, v = (torch.cat(pair, dim=2).repeat_interleave(times, dim=1) for pair in ((keys, k), (values, v)))
+        return scaled_dot_product_attention(q, k, v, attn_mask=mask)
+
+    def _spread(self, per_prompt: torch.Tensor) -> torch.Tensor:
+        return per_prompt[:, None].expand(-1, self.rectangle.width, *per_prompt.shape[1:])
+
+    def grouped(self, x: torch.Tensor) -> torch.Tensor:
+        """Rows ``[B, Hq, R, *]`` as the queries of each prompt's key/value heads ``[n, H, W (Hq / H) R, *]``."""
+        heads = self.keys.shape[1]
+        return self.rectangle.grouped(x.unflatten(1, (heads, -1))).transpose(1, 2).flatten(2, 4)
+
+    def rows(self, x: torch.Tensor, length: int) -> torch.Tensor:
+        """The way back: ``[n, H, W (Hq / H) R, *] -> [B, Hq, R, *]``."""
+        x = x.unflatten(2, (self.rectangle.width, -1, length)).transpose(1, 2)
+        return self.rectangle.rows(x).flatten(1, 2)
+
+    def accumulate(self, keys: torch.Tensor, values: torch.Tensor) -> None:
+        """Add gradients ``[n, H, P, D]`` of the prompts that have rows."""
+        if self.gradients is None:
+            return
+        for total, part in zip(self.gradients, (keys, values), strict=True):
+            if self.rectangle.prompts is None:
+                total.add_(part)
+            else:
+                total.index_add_(0, self.rectangle.prompts, part.to(total.dtype))
+
+
+class _Attend(torch.autograd.Function):
+    """Two calls of torch's CPU flash attention, merged."""
+
+    @staticmethod
+    def forward(ctx: Any, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, prompt: PromptKeys) -> torch.Tensor:
+        length = q.shape[2]
+        grouped = prompt.grouped(q)
+        keys, values = prompt.rectangle.chosen(prompt.keys), prompt.rectangle.chosen(prompt.values)
+        out_p, lse_p = FORWARD(grouped, keys, values, 0.0, False, attn_mask=_mask(prompt, grouped))
+        out_p, lse_p = prompt.rows(out_p, length), prompt.rows(lse_p[..., None], length)
+        out_s, lse_s = FORWARD(q, *_repeat(q, k, v), 0.0, True)
+        lse_s = lse_s[..., None]
+        lse = torch.logaddexp(lse_p, lse_s)
+        out = (out_p * (lse_p - lse).exp() + out_s * (lse_s - lse).exp()).to(q.dtype)
+        ctx.save_for_backward(q, k, v, out, lse)
+        ctx.prompt = prompt
+        return out
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor, None]:
+        q, k, v, out, lse = ctx.saved_tensors
+        prompt: PromptKeys = ctx.prompt
+        gradient, length = gradients[0].contiguous(), q.shape[2]
+        grouped = [prompt.grouped(t) for t in (gradient, q, out, lse)]
+        keys, values = prompt.rectangle.chosen(prompt.keys), prompt.rectangle.chosen(prompt.values)
+        q_p, k_p, v_p = BACKWARD(
+            grouped[0],
+            grouped[1],
+            keys,
+            values,
+            grouped[2],
+            grouped[3][..., 0],
+            0.0,
+            False,
+            attn_mask=_mask(prompt, grouped[1]),
+        )
+        prompt.accumulate(k_p, v_p)
+        q_s, k_s, v_s = BACKWARD(gradient, q, *_repeat(q, k, v), out, lse[..., 0], 0.0, True)
+        heads = k.shape[1]
+        k_s, v_s = (t.unflatten(1, (heads, -1)).sum(2) for t in (k_s, v_s))
+        return prompt.rows(q_p, length) + q_s, k_s, v_s, None
+
+
+class Take(torch.autograd.Function):
+    """``tensor[index]`` whose backward adds into an accumulator instead of making a dense gradient each time.
+
+    The responses of a group all read one prompt, so their gradients are summed in the accumulator's (wider) type.
+    """
+
+    @staticmethod
+    def forward(ctx: Any, tensor: torch.Tensor, index: torch.Tensor, accumulator: torch.Tensor) -> torch.Tensor:
+        """Rows of the tensor."""
+        ctx.save_for_backward(index)
+        ctx.accumulator = accumulator
+        return tensor[index]
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: torch.Tensor) -> tuple[None, None, None]:
+        """Nothing to autograd: the sum is in the accumulator."""
+        (index,) = ctx.saved_tensors
+        ctx.accumulator.index_add_(0, index, gradients[0].to(ctx.accumulator.dtype))
+        return None, None, None
+
+
+def _mask(prompt: PromptKeys, queries: torch.Tensor) -> torch.Tensor | None:
+    return None if prompt.bias is None else prompt.bias.expand(-1, 1, queries.shape[2], -1)
+
+
+def _repeat(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    """One key/value head for each query head."""
+    times = q.shape[1] // k.shape[1]
+    return k.repeat_interleave(times, dim=1), v.repeat_interleave(times, dim=1)
