@@ -193,7 +193,7 @@ def test_the_reference_is_a_frozen_copy() -> None:
 
 def test_a_step_runs_in_bfloat16() -> None:
     """The whole step on narrow weights: they move, gradients are finite, engine and trainer nearly agree."""
-    policy = Policy.tiny(dtype=torch.bfloat16)
+    policy = tiny(torch.bfloat16)
     before = policy.snapshot()
     step = Run(task(), phases(policy, lr=1e-2), Rollplex(), prompts=2).step()
     assert step.suffix is not None

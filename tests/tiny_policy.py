@@ -1,4 +1,7 @@
-"""The shipped model in small steps: its prompts, made-up responses, phases, and gradients that are never all zero."""
+"""A model of the shipped shape in small steps: its prompts, made-up responses, phases, and gradients that are not zero.
+
+Its weights are random, whatever the shipped ones are: every response is about as likely as another.
+"""
 
 from __future__ import annotations
 
@@ -27,12 +30,18 @@ from rollplex.verify import cases
 
 
 @cache
+@torch.no_grad()
 def _loaded(dtype: torch.dtype) -> Policy:
-    return Policy.tiny(dtype=dtype)
+    policy, random = Policy.tiny(dtype=dtype), torch.Generator().manual_seed(0)
+    for name, leaf in policy.model.leaves.items():
+        drawn = torch.randn(leaf.shape, generator=random)
+        norm = leaf.dim() == 1 and name.endswith("weight")
+        leaf.copy_(1 + 0.1 * drawn if norm else drawn / leaf.shape[-1] ** 0.5)
+    return policy
 
 
 def tiny(dtype: torch.dtype = torch.float64) -> Policy:
-    """A policy of the test's own: the shipped one, read once."""
+    """A policy of the test's own."""
     loaded = _loaded(dtype)
     module = deepcopy(loaded.model.module)
     for parameter in module.parameters():
