@@ -46,8 +46,7 @@ class Recorder:
     def begin(self, step: Step, schedule: str) -> None:
         """A step starts under a schedule; what an attempt at it left behind that was broken off is forgotten."""
         if step.index in self.trace.schedules:
-            self.trace.ticks[:] = [tick for tick in self.trace.ticks if tick.step != step.index]
-            self.trace.samples[:] = [sample for sample in self.trace.samples if sample.step != step.index]
+            self.trace.forget(step.index)
             self._pending.clear()
             self._last = {}
         self.trace.schedules[step.index] = schedule

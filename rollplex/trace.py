@@ -62,6 +62,8 @@ class Trace:
     """In the order in which they were taken."""
     schedules: dict[int, str] = field(default_factory=dict)
     """Step index -> name of the schedule it ran under."""
+    _by_step: dict[int, list[Tick]] = field(default_factory=dict, init=False, repr=False)
+    _indexed: int = field(default=0, init=False, repr=False)
 
     def steps(self) -> list[int]:
         """Indices of the traced steps, in order."""
@@ -77,10 +79,25 @@ class Trace:
         return Trace(
             kind=self.kind,
             device=self.device,
-            ticks=[t for t in self.ticks if t.step in wanted],
+            ticks=[t for step in sorted(wanted) for t in self.of_step(step)],
             samples=[s for s in self.samples if s.step in wanted],
             schedules={k: v for k, v in self.schedules.items() if k in wanted},
         )
+
+    def of_step(self, step: int) -> list[Tick]:
+        """The ticks of one step; found without walking over a long run's others."""
+        for tick in self.ticks[self._indexed :]:
+            self._by_step.setdefault(tick.step, []).append(tick)
+        self._indexed = len(self.ticks)
+        return self._by_step.get(step, [])
+
+    def forget(self, step: int) -> None:
+        """Drop what was traced of a step, because it is run again."""
+        self.ticks[:] = [tick for tick in self.ticks if tick.step != step]
+        self.samples[:] = [sample for sample in self.samples if sample.step != step]
+        self.schedules.pop(step, None)
+        self._by_step.clear()
+        self._indexed = 0
 
     def frame(self) -> pandas.DataFrame:
         """The ticks as a table: step, stage, lane, phase, label, start_s, end_s, duration_s."""
@@ -93,14 +110,13 @@ class Trace:
     def busy_s(self, step: int) -> dict[str, float]:
         """Seconds of work in each phase of a step: the sum of its ticks, waiting left out."""
         totals: dict[str, float] = {}
-        for tick in self.ticks:
-            if tick.step == step:
-                totals[tick.phase] = totals.get(tick.phase, 0.0) + tick.end_s - tick.start_s
+        for tick in self.of_step(step):
+            totals[tick.phase] = totals.get(tick.phase, 0.0) + tick.end_s - tick.start_s
         return totals
 
     def step_s(self, step: int) -> float:
         """Seconds from the first tick's start to the last tick's end of a step."""
-        ticks = [t for t in self.ticks if t.step == step]
+        ticks = self.of_step(step)
         if not ticks:
             raise ValueError(f"asking for the time of step {step}: the trace has steps {self.steps()}")
         return max(t.end_s for t in ticks) - min(t.start_s for t in ticks)
