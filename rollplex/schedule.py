@@ -107,9 +107,10 @@ class Timetable:
 
     def __repr__(self) -> str:
         lines = [f"{self.name}:"]
+        width = max(len(stage.name) for stage in self.stages)
         for stage in self.stages:
             lanes = "  ‖  ".join(f"{lane}: {', '.join(map(repr, slots))}" for lane, slots in stage.lanes().items())
-            lines.append(f"  {stage.name}  {lanes}")
+            lines.append(f"  {stage.name:{width}}  {lanes}")
         return "\n".join(lines)
 
 
