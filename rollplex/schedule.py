@@ -107,7 +107,7 @@ class Timetable:
 
     def __repr__(self) -> str:
         lines = [f"{self.name}:"]
-        width = max(len(stage.name) for stage in self.stages)
+        width = max((len(stage.name) for stage in self.stages), default=0)
         for stage in self.stages:
             lanes = "  ‖  ".join(f"{lane}: {', '.join(map(repr, slots))}" for lane, slots in stage.lanes().items())
             lines.append(f"  {stage.name:{width}}  {lanes}")
