@@ -148,7 +148,40 @@ class TailBatch:
             yield _chosen(full.prompts, decoded, full.responses, chosen, workload.visual_share)
 
 
-AnySelection = Everything | Partial | Oversample | TailBatch
+@final
+@dataclass(frozen=True)
+class Replicate:
+    """Spread a group's responses over all engines, each as a prompt of its own (ROLL Flash's prompt replication).
+
+    On-policy and unbiased; every engine prefills the prompt for itself.
+    """
+
+    @property
+    def name(self) -> str:
+        """``Replicate``."""
+        return "Replicate"
+
+    @property
+    def on_policy(self) -> bool:
+        """Yes."""
+        return True
+
+    def draws(self, workload: Workload, seed: int = 0) -> Iterator[Draw]:
+        """Lengths of step 0, 1, ..."""
+        for step in _counting():
+            full = workload.draw(step, seed=seed)
+            prompts = numpy.repeat(full.prompts, workload.group)
+            yield Draw(
+                prompts=prompts,
+                responses=full.responses.reshape(-1, 1),
+                visual_share=workload.visual_share,
+                trained=full.responses.ravel(),
+                trained_prompts=prompts,
+                group=workload.group,
+            )
+
+
+AnySelection = Everything | Partial | Oversample | TailBatch | Replicate
 
 
 def _counting() -> Iterator[int]:

@@ -56,18 +56,26 @@ def decode_pieces(
         return []
     start = min(curve.start for curve in curves)
     grid = [start, *numpy.linspace(start, makespan, num_pieces + 1)[1:-1]] if makespan > start else []
-    cuts = sorted({round(t, 9) for t in (*grid, *ends.values(), makespan) if t > 0})
-    pieces: list[Piece] = []
-    before = 0.0
-    for cut in cuts:
-        ready = tuple(p for p, end in ends.items() if before < end <= cut + 1e-9 or (before == 0.0 and end <= 0.0))
-        middle = (before + cut) / 2
-        busy = sum(curve.end > middle for curve in curves) / replicas
-        held = max(curve.held(cut) for curve in curves)
-        label = "prefill" if cut <= start + 1e-9 else f"tokens to {max(c.token(cut) for c in curves)}"
-        pieces.append(Piece(label, float(cut - before), "decode", ready=ready, busy=busy, holds=int(held)))
-        before = cut
-    return pieces
+    cuts = numpy.array(sorted({round(float(t), 9) for t in (*grid, *ends.values(), makespan) if t > 0}))
+    before = numpy.concatenate([[0.0], cuts[:-1]])
+    finish = numpy.array([curve.end for curve in curves])
+    busy = (finish[:, None] > (before + cuts) / 2).sum(axis=0) / replicas
+    held = numpy.max([curve.held(cuts) for curve in curves], axis=0)
+    tokens = numpy.max([numpy.searchsorted(curve.times, cuts + 1e-9) for curve in curves], axis=0)
+    ready: list[list[int]] = [[] for _ in cuts]
+    for prompt, end in ends.items():
+        ready[min(int(numpy.searchsorted(cuts, end - 1e-9)), len(cuts) - 1)].append(prompt)
+    return [
+        Piece(
+            "prefill" if cut <= start + 1e-9 else f"tokens to {tokens[i]}",
+            float(cut - before[i]),
+            "decode",
+            ready=tuple(ready[i]),
+            busy=float(busy[i]),
+            holds=int(held[i]),
+        )
+        for i, cut in enumerate(cuts)
+    ]
 
 
 @dataclass(frozen=True, eq=False)
@@ -83,13 +91,12 @@ class _Curve:
     def end(self) -> float:
         return float(self.times[-1]) if len(self.times) else self.start
 
-    def held(self, time: float) -> float:
-        if time >= self.end - 1e-9 or not len(self.kv):
-            return 0.0
-        return float(self.kv[min(int(numpy.searchsorted(self.times, time)), len(self.kv) - 1)])
-
-    def token(self, time: float) -> int:
-        return int(numpy.searchsorted(self.times, time + 1e-9))
+    def held(self, times: numpy.ndarray) -> numpy.ndarray:
+        """Bytes at some moments; none once the replica has finished."""
+        if not len(self.kv):
+            return numpy.zeros_like(times)
+        now = self.kv[numpy.minimum(numpy.searchsorted(self.times, times), len(self.kv) - 1)]
+        return numpy.where(times >= self.end - 1e-9, 0.0, now)
 
 
 def _curve(draw: Draw, prompts: numpy.ndarray, prefill_s: float, speed: Speed) -> _Curve:

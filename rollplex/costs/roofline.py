@@ -172,7 +172,7 @@ class Roofline:
         where, ranks = self._where(order), self._ranks(order)
         draw, g, tp = order.draw, self.geometry, self.placement.train_tp
         prompts, responses = draw.suffixes()
-        group = max(draw.responses.shape[1], 1)
+        group = max(draw.group_size, 1)
         rate = where.device.flops * self.efficiency.train * tp
         times = 5 if self.placement.recompute else 4
         costs: list[float] = []

@@ -77,6 +77,9 @@ class Draw:
     done: numpy.ndarray | None = None
     """``[N, G]`` tokens that had been decoded in earlier steps."""
 
+    group: int | None = None
+    """Trained responses of a prompt, where that is not G."""
+
     @property
     def num_prompts(self) -> int:
         """N."""
@@ -92,6 +95,21 @@ class Draw:
         if self.trained is not None and self.trained_prompts is not None:
             return self.trained_prompts, self.trained
         return numpy.repeat(self.prompts, self.responses.shape[1]), self.responses.ravel()
+
+    @property
+    def group_size(self) -> int:
+        """Trained responses of a prompt."""
+        return self.group or self.responses.shape[1]
+
+    def trained_only(self) -> Draw:
+        """The prompts that are trained on, each once: where a selection leaves some out, known only after the rollout."""
+        if self.trained_prompts is None or self.trained is None:
+            return self
+        return Draw(
+            prompts=self.trained_prompts[:: self.group_size],
+            responses=self.trained.reshape(-1, self.group_size),
+            visual_share=self.visual_share,
+        )
 
     def before(self) -> numpy.ndarray:
         """``[N, G]`` tokens that were there before this step decodes."""

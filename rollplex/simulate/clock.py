@@ -154,7 +154,7 @@ class Clock:
         previous = self.last.get(lane)
         self.last[lane] = work
         if self.switch_s and previous is not None and previous.job is not work.job and work.pieces is not None:
-            work.pieces.insert(0, Piece(f"switch from {previous.job.name}", self.switch_s, "copy", busy=0.0))
+            work.pieces.appendleft(Piece(f"switch from {previous.job.name}", self.switch_s, "copy", busy=0.0))
 
     def _jump(self) -> None:
         """Advance to the end of the piece that ends first."""

@@ -9,7 +9,7 @@ from itertools import islice
 from rollplex.costs.costs import Costs
 from rollplex.costs.workload import Draw, Workload
 from rollplex.schedule import Timetable
-from rollplex.selection import Everything, Oversample, Partial, TailBatch
+from rollplex.selection import Everything, Oversample, Partial, Replicate, TailBatch
 from rollplex.simulate.held import Held
 
 
@@ -43,7 +43,7 @@ class Job:
         selection = self.timetable.selection
         if selection is None:
             selection = Everything()
-        if not isinstance(selection, Everything | Partial | Oversample | TailBatch):
+        if not isinstance(selection, Everything | Partial | Oversample | TailBatch | Replicate):
             raise ValueError(
                 f"simulating {self.timetable.name}: the simulator knows no selection {selection.name!r}. Give the "
                 "lengths of each step as a list of Draw."

@@ -100,7 +100,8 @@ def simulate(
     result = recording.result
     result.end_s = clock.now
     # A link is not a device: what it carries is not work of the pools.
-    result.devices = {pool: num for pool, num in sizes.items() if pool != "link"}
+    used = {work.pool for work in clock.works} - {"link"}
+    result.devices = {pool: num for pool, num in sizes.items() if pool in used}
     result.busy_s = {pool: clock.busy[pool] for pool in result.devices}
     return result
 
@@ -137,8 +138,8 @@ class _Recording:
     def order(self, work: Work) -> Order:
         """What a work's costs are asked for."""
         draw = self.draws[work.job.name][work.step]
-        if work.field in ("policy_prefix", "reference_prefix", "rewards") and _after_rollout(work):
-            draw = _trained_only(draw)
+        if work.field in ("policy_prefix", "reference_prefix", "rewards") and (draw.group or _after_rollout(work)):
+            draw = draw.trained_only()
         return Order(
             field=work.field,
             draw=draw,
@@ -196,16 +197,3 @@ class _Recording:
 def _after_rollout(work: Work) -> bool:
     stages = work.job.timetable.stages[: work.stage_index]
     return any(slot.phase.writes == "rollout" for stage in stages for slot in stage.slots)
-
-
-def _trained_only(draw: Draw) -> Draw:
-    """The prompts that are trained on, where a selection has left some out: known only after the rollout."""
-    if draw.trained_prompts is None:
-        return draw
-    group = draw.responses.shape[1]
-    prompts = draw.trained_prompts[::group]
-    return (
-        Draw(prompts=prompts, responses=draw.trained_prompts.reshape(-1, group), visual_share=draw.visual_share)
-        if len(draw.trained_prompts)
-        else draw
-    )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import deque
 from dataclasses import dataclass, field
 
 from rollplex.costs.costs import Order, Piece, total_s
@@ -24,10 +25,12 @@ class Work:
     """Which stage of the step."""
     position: int
     """Where in the stage."""
-    pieces: list[Piece] | None = None
+    pieces: deque[Piece] | None = None
     """Pieces that have not begun; None before it starts."""
     parts_done: list[int] = field(default_factory=list)
     """Parts that are complete, in order."""
+    num_seen: int = 0
+    """Parts of a streamed input that were looked at."""
     finished: bool = False
     """Whether every piece is done."""
 
@@ -69,7 +72,7 @@ class Work:
         if delay and alone > 0:
             factor = max(alone + delay, 0.0) / alone
             pieces = [Piece(p.label, p.seconds * factor, p.kind, p.ready, p.part, p.busy, p.holds) for p in pieces]
-        self.pieces = list(pieces)
+        self.pieces = deque(pieces)
 
     def _delay(self, interference: Interference) -> float:
         if self.field == "rollout" and _shares(self.job.timetable, self.stage, self.slot):
@@ -86,11 +89,14 @@ class Work:
         """Take the next piece whose part has arrived; None if none has."""
         assert self.pieces is not None
         if streamed is None or streamed.finished:
-            return self.pieces.pop(0) if self.pieces else None
-        for arrived in streamed.parts_done:
-            for index, piece in enumerate(self.pieces):
-                if piece.part == arrived:
-                    return self.pieces.pop(index)
+            return self.pieces.popleft() if self.pieces else None
+        while self.num_seen < len(streamed.parts_done):
+            part = streamed.parts_done[self.num_seen]
+            self.num_seen += 1
+            for piece in self.pieces:
+                if piece.part == part:
+                    self.pieces.remove(piece)
+                    return piece
         return None
 
 
