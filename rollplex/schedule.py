@@ -106,12 +106,14 @@ class Timetable:
             written |= {slot.phase.writes for slot in stage.slots}
 
     def __repr__(self) -> str:
-        lines = [f"{self.name}:"]
-        width = max((len(stage.name) for stage in self.stages), default=0)
-        for stage in self.stages:
-            lanes = "  ‖  ".join(f"{lane}: {', '.join(map(repr, slots))}" for lane, slots in stage.lanes().items())
-            lines.append(f"  {stage.name:{width}}  {lanes}")
-        return "\n".join(lines)
+        rows = [
+            ("" if place else stage.name, lane, ", ".join(map(repr, slots)))
+            for stage in self.stages
+            for place, (lane, slots) in enumerate(stage.lanes().items())
+        ]
+        stages, lanes = (max((len(row[i]) for row in rows), default=0) for i in (0, 1))
+        lines = [f"  {stage:{stages}}  {lane:{lanes}}  {slots}" for stage, lane, slots in rows]
+        return "\n".join([f"{self.name}:", *lines])
 
 
 class Selection(Protocol):

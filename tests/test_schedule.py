@@ -142,10 +142,11 @@ def test_a_share_that_is_no_positive_number_is_refused(share: float) -> None:
 
 
 def test_a_timetable_can_be_read() -> None:
-    """One line a stage: its lanes, their slots in order, and what is streamed."""
+    """One line a lane: its stage, its slots in order, and what is streamed."""
     text = repr(table([slot(DECODE, "rollout"), slot(REWARD, "host", streams=["rollout"])], [slot(SUFFIX, "train")]))
     assert text.splitlines() == [
         "Fake:",
-        "  P0  rollout: rollout phase  ‖  host: rewards phase (streaming rollout)",
-        "  P1  train: suffix phase",
+        "  P0  rollout  rollout phase",
+        "      host     rewards phase (streaming rollout)",
+        "  P1  train    suffix phase",
     ]
