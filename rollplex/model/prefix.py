@@ -104,6 +104,7 @@ def _layer(
     layer: TextLayer, x: torch.Tensor, cos: torch.Tensor, sin: torch.Tensor
 ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
     q, k, v = (t.transpose(1, 2) for t in layer.project(x, cos, sin))
+    k, v = _kept(k, v)
     attended = scaled_dot_product_attention(q, *_repeat(layer, k, v), is_causal=True)
     return layer.finish(x, attended.transpose(1, 2).flatten(2)), k, v
 
@@ -113,12 +114,17 @@ def _last_layer(
 ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
     """Keys and values ``[n, H, P, D]`` of every position; the output ``[n, d]`` of each prompt's last token only."""
     rows = torch.arange(len(x), device=x.device)
-    k, v = (t.transpose(1, 2) for t in layer.keys_values(x, cos, sin))
+    k, v = _kept(*(t.transpose(1, 2) for t in layer.keys_values(x, cos, sin)))
     x, cos, sin = (t[rows, last][:, None] for t in (x, cos, sin))
     q = layer.project(x, cos, sin)[0].transpose(1, 2)
     seen = torch.arange(k.shape[2], device=x.device) <= last[:, None]
     attended = scaled_dot_product_attention(q, *_repeat(layer, k, v), attn_mask=seen[:, None, None])
     return layer.finish(x, attended.transpose(1, 2).flatten(2))[:, 0], k, v
+
+
+def _kept(k: torch.Tensor, v: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    """Keys and values as storages of their own: views would keep the whole projection alive with the boundary."""
+    return k.contiguous(), v.contiguous()
 
 
 def _repeat(layer: TextLayer, k: torch.Tensor, v: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
