@@ -26,7 +26,7 @@ from rollplex.prompts import PromptBatch
 from rollplex.step import Rewards, Rollout, SuffixStats
 from rollplex.task import RewardFunction, Row
 from rollplex.tasks import Rows
-from rollplex.verify import cases
+from rollplex.verify import cases, plain
 
 
 @cache
@@ -41,12 +41,14 @@ def _loaded(dtype: torch.dtype) -> Policy:
 
 
 def tiny(dtype: torch.dtype = torch.float64) -> Policy:
-    """A policy of the test's own."""
+    """A policy of the test's own; in float64 transformers' module takes its norms in float64 too, so that both agree."""
     loaded = _loaded(dtype)
     module = deepcopy(loaded.model.module)
     for parameter in module.parameters():
         parameter.grad = None
         parameter.requires_grad_(False)
+    if dtype == torch.float64:
+        plain.widen_norms(module)
     return Policy(Model.of(module), loaded.ingest)
 
 

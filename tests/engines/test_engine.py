@@ -26,8 +26,8 @@ def test_no_response_at_all_is_refused(wrong: dict[str, int]) -> None:
 
 
 def test_no_prompts_are_refused() -> None:
-    """The message asks the likely question."""
-    with pytest.raises(ValueError, match="the batch has no prompts. Were all rows refused?"):
+    """There would be nothing to sample."""
+    with pytest.raises(ValueError, match="the batch has no prompts"):
         request(prompts=PromptBatch(prompts=()))
 
 

@@ -53,7 +53,7 @@ def test_logprobs_are_those_of_a_full_forward(temperature: float) -> None:
         for prompt, group in zip(BATCH, rollout.groups, strict=True):
             for tokens, logprobs, n in zip(group.tokens, group.logprobs, group.lengths.tolist(), strict=True):
                 full = plain.logprobs(policy.model.module, prompt, tokens[:n], group.sampling)
-                assert torch.allclose(full, logprobs[:n], atol=1e-7)
+                assert torch.allclose(full, logprobs[:n], atol=1e-10)
 
 
 def test_lengths_that_are_asked_for_are_given() -> None:
@@ -124,7 +124,7 @@ def test_looking_less_often_for_ends_changes_no_response(num: int) -> None:
         assert torch.equal(a.finished, b.finished)
         assert a.texts == b.texts
         same(a, b)
-    assert 1 < sum(int(g.lengths.max()) for g in one.groups), "the control: some responses have several tokens"
+    assert sum(int(g.lengths.max()) for g in one.groups) > 1, "the control: some responses have several tokens"
 
 
 def test_every_end_token_ends_a_response() -> None:

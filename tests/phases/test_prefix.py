@@ -112,5 +112,5 @@ def test_it_carries_version_and_step() -> None:
 
 def test_an_unknown_tape_is_refused() -> None:
     """The message lists the known ones."""
-    with pytest.raises(ValueError, match="tape is 'none'; it must be one of .*'recompute'"):
+    with pytest.raises(ValueError, match=r"tape is 'none'; it must be one of .*'recompute'"):
         Prefix(tiny(), tape="none")  # type: ignore[arg-type]

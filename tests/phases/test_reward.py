@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pytest
 import torch
 from tiny_policy import checksum, prompts, responses, task, tiny
 
@@ -38,13 +39,11 @@ def test_groups_are_scored_as_they_come_and_kept_in_prompt_order() -> None:
         assert isinstance(tick, Ready)
         assert tick.part.prompt == prompt
     feed.close()
-    try:
+    with pytest.raises(StopIteration) as stop:
         next(running)
-    except StopIteration as stop:
-        assert [group.prompt for group in stop.value.groups] == [0, 1, 2]
-        assert torch.equal(stop.value.values(), Reward([checksum])(BATCH, ROLLOUT).values())
-    else:
-        raise AssertionError("the feed is closed")
+    rewards = stop.value.value
+    assert [group.prompt for group in rewards.groups] == [0, 1, 2]
+    assert torch.equal(rewards.values(), Reward([checksum])(BATCH, ROLLOUT).values())
 
 
 def test_columns_of_a_prompts_row_reach_its_own_group() -> None:
