@@ -9,7 +9,6 @@ from pathlib import Path
 import nbformat
 import pytest
 from nbclient import NotebookClient
-from traitlets.config import Config
 
 ROOT = Path(__file__).parent.parent
 NOTEBOOKS = sorted(path for folder in ("notebooks", "tutorials") for path in (ROOT / folder).glob("*.ipynb"))
@@ -77,7 +76,6 @@ def test_a_notebook_runs_from_top_to_bottom(path: Path, tmp_path: Path, monkeypa
         timeout=300,
         store_widget_state=False,
         resources={"metadata": {"path": str(tmp_path)}},
-        config=Config({"KernelManager": {"transport": "ipc"}}),
     )
     client.execute()
     assert not errors(notebook)
