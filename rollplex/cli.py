@@ -70,6 +70,10 @@ TRAIN_TP = Option("train_tp", int, "training ranks that divide a parameter")
 ROLLOUT_TP = Option("rollout_tp", int, "rollout ranks that divide a parameter")
 ASSUME = Option("assume", _names, "switch assumptions on: sharded-optimizer,recompute,deduplicated,...")
 TRAINER = Option("trainer", str, "whose layouts: megatron or torch")
+DEVICE = Option("device", str, "kind of device, e.g. H800")
+NODES = Option("nodes", int, "nodes of eight devices")
+PROMPT = Option("prompt_tokens", int, "median tokens of a prompt")
+RESPONSE = Option("response_tokens", int, "median tokens of a response")
 PARTS = Option("parts", _names, "language (the default), vision or both")
 
 GROUPS = {
@@ -97,6 +101,13 @@ COMMANDS = (
         "which parameters trainer and engine can hold as one copy",
         (MODEL, TRAIN_TP, ROLLOUT_TP, TRAINER, PARTS),
     ),
+    Command(
+        "plan simulate",
+        "rollplex.presets.table:simulate_all",
+        "every schedule and published system on one workload and cluster",
+        (MODEL, DEVICE, NODES, PROMPT, RESPONSE),
+    ),
+    Command("plan paper", "rollplex.paper.report:paper", "the paper's evaluation, computed, beside its own numbers"),
     Command("doctor", "rollplex.doctor:doctor", "what works on this machine, and why not"),
 )
 

@@ -31,11 +31,15 @@ class Interference:
     """Added to a rollout that shares its devices, once."""
     suffix_delay_s: float = 0.0
     """Added to a step's suffix where the policy that divides the device stays in force after the rollout."""
+    processors: int | None = None
+    """Where all lanes share so many processors of one kind, as on a CPU: more running pieces than that share them."""
     source: str = "an assumption"
     """Where the numbers come from."""
 
     def slowdowns(self, running: Sequence[Kind]) -> list[float]:
         """Factor on the time of each piece that runs on one pool now."""
+        if self.processors is not None:
+            return [max(1.0, len(running) / self.processors)] * len(running)
         decoding = sum(kind == "decode" for kind in running)
         computing = sum(kind == "compute" for kind in running)
         factors: list[float] = []
@@ -59,6 +63,8 @@ class Interference:
         return cls(name="time slicing", decode_slowdown=2.0, compute_stretch=2.0, source="by definition")
 
 
+ONE_PROCESSOR = Interference(name="one processor", processors=1, source="by definition")
+"""Lanes that take turns on one host thread: the `interleave` executor on a CPU."""
 NONE = Interference(source="by definition")
 """Lanes that do not feel each other."""
 

@@ -129,6 +129,11 @@ class Selection(Protocol):
         """Whether what is trained on was sampled from the weights that are trained."""
         ...
 
+    @property
+    def period(self) -> int:
+        """Steps over which its lengths repeat: averages must span whole ones."""
+        ...
+
 
 class Schedule(Protocol):
     """Makes a timetable of the phases that a user gave."""

@@ -33,6 +33,11 @@ class Everything:
         """Yes."""
         return True
 
+    @property
+    def period(self) -> int:
+        """One."""
+        return 1
+
     def draws(self, workload: Workload, seed: int = 0) -> Iterator[Draw]:
         """Lengths of step 0, 1, ..."""
         for step in _counting():
@@ -59,6 +64,11 @@ class Partial:
     def on_policy(self) -> bool:
         """No: a resumed response has tokens of two or more weights."""
         return False
+
+    @property
+    def period(self) -> int:
+        """One."""
+        return 1
 
     def draws(self, workload: Workload, seed: int = 0) -> Iterator[Draw]:
         """Lengths of step 0, 1, ...; the first steps differ from the later ones, until the backlog is level."""
@@ -99,6 +109,11 @@ class Oversample:
         """Yes."""
         return True
 
+    @property
+    def period(self) -> int:
+        """One."""
+        return 1
+
     def draws(self, workload: Workload, seed: int = 0) -> Iterator[Draw]:
         """Lengths of step 0, 1, ..."""
         for step in _counting():
@@ -128,6 +143,11 @@ class TailBatch:
     def on_policy(self) -> bool:
         """Yes: what was set aside starts over from the new weights."""
         return True
+
+    @property
+    def period(self) -> int:
+        """Short rounds until enough was set aside, and the long one."""
+        return math.ceil(round(1 / (self.over - 1), 6)) + 1
 
     def draws(self, workload: Workload, seed: int = 0) -> Iterator[Draw]:
         """Lengths of step 0, 1, ...: short rounds, and a long one whenever enough was set aside."""
@@ -165,6 +185,11 @@ class Replicate:
     def on_policy(self) -> bool:
         """Yes."""
         return True
+
+    @property
+    def period(self) -> int:
+        """One."""
+        return 1
 
     def draws(self, workload: Workload, seed: int = 0) -> Iterator[Draw]:
         """Lengths of step 0, 1, ..."""

@@ -136,7 +136,10 @@ class Roofline:
             accepted=self.placement.accepted,
         )
         if order.handoff:
-            prefill = numpy.zeros(order.draw.num_prompts)
+            # Training ranks of one engine replica gather the head shards that they hold, group by group of ranks.
+            times = max(self.placement.train_tp // tp, 1)
+            shard = g.kv_bytes * max(1 / tp, 1 / g.kv_heads)
+            prefill = numpy.array([all_gather_s(p * shard, times, where, e.link) for p in order.draw.prompts])
         else:
             prefill = numpy.array([self._forward_s(p, v, tp, where) for p, v in _prompts(order)])
         return decode_pieces(order.draw, prefill, replicas, speed)

@@ -8,6 +8,7 @@ Shapes: N prompts, G responses a prompt.
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from functools import cached_property
 
 import numpy
 
@@ -101,6 +102,7 @@ class Draw:
         """Trained responses of a prompt."""
         return self.group or self.responses.shape[1]
 
+    @cached_property
     def trained_only(self) -> Draw:
         """The prompts that are trained on, each once: where a selection leaves some out, known only after the rollout."""
         if self.trained_prompts is None or self.trained is None:

@@ -139,7 +139,7 @@ class _Recording:
         """What a work's costs are asked for."""
         draw = self.draws[work.job.name][work.step]
         if work.field in ("policy_prefix", "reference_prefix", "rewards") and (draw.group or _after_rollout(work)):
-            draw = draw.trained_only()
+            draw = draw.trained_only
         return Order(
             field=work.field,
             draw=draw,
