@@ -1,7 +1,7 @@
 """Whether both sides do the same work: loss and gradient of the first step, for the same responses.
 
-Run as ``python -m rollplex.bench.agreement WORKLOAD 1 FILE``. Responses are drawn freely by our engine, so that their
-lengths differ and the loss is not zero by symmetry; TRL gets the token ids and does everything else itself: it
+Run as ``python -m rollplex.bench.agreement WORKLOAD 1 FILE``. Responses are drawn by our engine, of lengths
+that differ within each group, since a loss over equal ones is zero by symmetry; TRL gets the token ids and does everything else itself: it
 tokenises the rows, reads the pictures, scores, and computes loss and gradient over full sequences.
 """
 
@@ -28,7 +28,12 @@ def compare(workload: Workload, steps: int = 1) -> Answer:
     assert steps == 1, "only the first step starts from the same weights"
     policy = Policy.tiny()
     prompts = policy.prompts(workload.task.rows(workload.prompts, step=0))
-    decode = Decode(policy.engine(), group=workload.group, max_new_tokens=workload.max_new_tokens)
+    decode = Decode(
+        policy.engine(),
+        group=workload.group,
+        max_new_tokens=workload.max_new_tokens,
+        lengths=uneven_lengths(workload),
+    )
     rollout = unbanned(decode(prompts))
     rewards = Reward(workload.rewards, weights=workload.reward_weights)(prompts, rollout)
     stats = Suffix(policy, loss=LOSS)(prompts, Prefix(policy)(prompts), rollout, rewards)
@@ -40,6 +45,12 @@ def compare(workload: Workload, steps: int = 1) -> Answer:
         "first_step_loss_difference": abs(ours.loss - theirs.loss) / abs(theirs.loss),
         **gradient_differences(ours.gradients, theirs.gradients),
     }
+
+
+def uneven_lengths(workload: Workload) -> torch.Tensor:
+    """``[prompts, group]`` from 1 to the limit, all different for as long as possible."""
+    counts = torch.arange(workload.samples).view(workload.prompts, workload.group)
+    return counts * 7 % workload.max_new_tokens + 1
 
 
 def unbanned(rollout: Rollout) -> Rollout:

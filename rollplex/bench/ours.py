@@ -23,14 +23,14 @@ LOSS = GRPO(loss_type="dapo", beta=0.0)
 
 
 def phases(policy: Policy, workload: Workload) -> list[Phase]:
-    """A step whose responses all have the workload's full length."""
+    """A step whose responses have the workload's lengths."""
     return [
         Prefix(policy),
         Decode(
             policy.engine(),
             group=workload.group,
             max_new_tokens=workload.max_new_tokens,
-            lengths=workload.full_lengths(),
+            lengths=workload.lengths(),
         ),
         Reward(workload.rewards, weights=workload.reward_weights),
         Suffix(policy, loss=LOSS),

@@ -3,9 +3,9 @@
 Run as ``python -m rollplex.bench.peer_trl WORKLOAD STEPS FILE``. It knows how TRL is set up to do the same work as fast
 as it can, and how to make it train on responses that are given. It does not know our phases.
 
-The same work: same checkpoint, rows, rewards, loss, AdamW and responses a prompt; every response has the full length
-(``min_new_tokens``), and visual placeholders are never drawn, as our engine never draws them. As fast as it can: its own
-transformers generation with a key/value cache, one generation a step, no gradient checkpointing, no logging, no saving.
+The same work: same checkpoint, rows, rewards, loss, AdamW, responses a prompt and response lengths; visual placeholders
+are never drawn, as our engine never draws them. As fast as it can: its own transformers generation with a key/value
+cache, one generation a step, no gradient checkpointing, no logging, no saving.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ import time
 import warnings
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from importlib.metadata import PackageNotFoundError, version
 from types import MappingProxyType
 from typing import Any
@@ -25,7 +26,7 @@ from rollplex.bench.sides import Answer, serve
 from rollplex.bench.workloads import Workload
 from rollplex.policy import TINY, Policy
 
-MICROBATCH = MappingProxyType({"default": 64, "input_heavy": 16})
+MICROBATCH = MappingProxyType({"default": 16, "default_full": 16, "input_heavy": 16})
 """Responses that TRL trains on at a time: the fastest of 8, 16, 32 and 64. They are generated all at once."""
 
 LEARNING_RATE = 1e-4
@@ -104,14 +105,35 @@ def _trainer(workload: Workload, steps: int, watch: _Watch, responses: list[list
             watch.ends.append(time.perf_counter())
 
     rows = [dict(row) for step in range(steps) for row in workload.task.rows(workload.prompts, step=step)]
+    rewards: list[Any] = list(workload.rewards)
     with tempfile.TemporaryDirectory(prefix="rollplex-trl-") as folder:
-        return Trainer(
+        trainer: Any = Trainer(
             model=str(TINY),
-            reward_funcs=list(workload.rewards),
+            reward_funcs=rewards,
             args=_config(workload, steps, folder),
             train_dataset=Dataset.from_list(rows),
             callbacks=[Clock()],
         )
+    ends = _Ends(workload.lengths().flatten(), trainer.eos_token_ids)
+    trainer.model.generate = partial(trainer.model.generate, logits_processor=[ends])
+    return trainer
+
+
+class _Ends:
+    """Ends each response at its length and not before: a logits processor of transformers."""
+
+    def __init__(self, lengths: torch.Tensor, eos_ids: Sequence[int]) -> None:
+        self.lengths = lengths
+        self.eos_ids = list(eos_ids)
+        self.num_drawn = 0
+
+    def __call__(self, input_ids: torch.Tensor, scores: torch.Tensor) -> torch.Tensor:
+        self.num_drawn = self.num_drawn % int(self.lengths.max()) + 1  # the next rollout begins where this one ends
+        ends = self.lengths <= self.num_drawn
+        scores[:, self.eos_ids] = float("-inf")
+        scores[ends] = float("-inf")
+        scores[ends, self.eos_ids[0]] = 0.0
+        return scores
 
 
 def _config(workload: Workload, steps: int, folder: str) -> Any:
@@ -125,10 +147,7 @@ def _config(workload: Workload, steps: int, folder: str) -> Any:
         max_steps=steps,
         num_generations=workload.group,
         max_completion_length=workload.max_new_tokens,
-        generation_kwargs={
-            "min_new_tokens": workload.max_new_tokens,
-            "suppress_tokens": list(Policy.tiny().model.placeholder_ids),
-        },
+        generation_kwargs={"suppress_tokens": list(Policy.tiny().model.placeholder_ids)},
         temperature=1.0,
         top_p=1.0,
         top_k=0,
