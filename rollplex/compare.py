@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from statistics import median
 from typing import TYPE_CHECKING, Any
@@ -85,12 +85,13 @@ def compare(run: Run, *schedules: Schedule, steps: int = 3) -> Comparison:
         raise ValueError(
             f"comparing schedules: found {len(schedules)} schedules and steps={steps}; give at least one of each"
         )
+    names = _names(schedules)
     before = _State(run)
     traces: dict[str, Trace] = {}
     ends: dict[str, dict[str, torch.Tensor]] = {}
     progress = tqdm(total=len(schedules) * steps, desc="compare", unit="step", delay=2, leave=False)
     try:
-        for schedule in schedules:
+        for name, schedule in zip(names, schedules, strict=True):
             before.restore()
             scratch = Run(
                 run.task,
@@ -104,13 +105,22 @@ def compare(run: Run, *schedules: Schedule, steps: int = 3) -> Comparison:
             scratch.next_index = run.next_index
             for _ in scratch.steps(steps):
                 progress.update()
-            traces[schedule.name], ends[schedule.name] = scratch.trace, run.policy.snapshot()
+            traces[name], ends[name] = scratch.trace, run.policy.snapshot()
     finally:
         progress.close()
         before.restore()
-    first = ends[schedules[0].name]
+    first = ends[names[0]]
     gaps = {n: max(float((w - first[k]).abs().max()) for k, w in end.items()) for n, end in ends.items()}
     return Comparison(traces=traces, difference=gaps)
+
+
+def _names(schedules: Sequence[Schedule]) -> list[str]:
+    """A schedule's own name, and its settings too where two share a name: every row of a table is told apart."""
+    own = [schedule.name for schedule in schedules]
+    names = [repr(s) if own.count(s.name) > 1 else s.name for s in schedules]
+    if len(set(names)) < len(names):
+        raise ValueError(f"comparing schedules: one is given twice, found {names}; give each once")
+    return names
 
 
 def _four_digits(value: float) -> str:

@@ -32,8 +32,7 @@ class Evaluation:
     @property
     def accuracy(self) -> float:
         """Mean reward over the scored prompts; for a task that scores 0 or 1, the share of right answers."""
-        scored = [r for r in self.rewards if not math.isnan(r)]
-        return sum(scored) / len(scored) if scored else float("nan")
+        return _mean(self.rewards)
 
     def by(self, column: str) -> dict[str, float]:
         """Accuracy for each value of a column of the rows, e.g. ``"question"``."""
@@ -42,10 +41,16 @@ class Evaluation:
 
     def _where(self, column: str, value: str) -> float:
         chosen = [r for r, row in zip(self.rewards, self.rows, strict=True) if str(row[column]) == value]
-        return sum(chosen) / len(chosen)
+        return _mean(chosen)
 
     def __repr__(self) -> str:
         return f"Evaluation(accuracy {self.accuracy:.3f} on {len(self.rewards)} prompts, version {self.version})"
+
+
+def _mean(rewards: Sequence[float]) -> float:
+    """Over those that are scored; NaN where none is."""
+    scored = [r for r in rewards if not math.isnan(r)]
+    return sum(scored) / len(scored) if scored else float("nan")
 
 
 def evaluate(
