@@ -1,1 +1,33 @@
-"""Where objects are, and when: contracts of residency, footprints, and the memory behind them."""
+"""Where objects are, and when: contracts of residency, footprints, and the memory behind them.
+
+A public name's module is imported when the name is first asked for: footprints need no torch.
+"""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from rollplex.memory.arena import Arena as Arena
+    from rollplex.memory.arena import OutOfDeviceMemory as OutOfDeviceMemory
+    from rollplex.memory.contracts import CONTRACTS as CONTRACTS
+    from rollplex.memory.explanation import explain as explain
+    from rollplex.memory.pool import HostPool as HostPool
+
+_HOME = {
+    "Arena": "arena",
+    "CONTRACTS": "contracts",
+    "HostPool": "pool",
+    "OutOfDeviceMemory": "arena",
+    "explain": "explanation",
+}
+"""Public name -> the module of this folder that defines it."""
+
+__all__ = ["CONTRACTS", "Arena", "HostPool", "OutOfDeviceMemory", "explain"]
+
+
+def __getattr__(name: str) -> Any:
+    if name in _HOME:
+        return getattr(import_module(f"rollplex.memory.{_HOME[name]}"), name)
+    raise AttributeError(f"module 'rollplex.memory' has no attribute {name!r}; it has {', '.join(sorted(_HOME))}")
