@@ -1,7 +1,7 @@
 """The form of a response, and the rule that scores it.
 
-A response thinks, then answers: ``<think> 3 7 2 ; largest 7 </think> <answer> 7 </answer>``.
-Knows text only; what the right answer is comes with the row.
+A response thinks, then answers: ``<think> 3 : 3 , 7 : 10 , 2 : 12 </think> <answer> 12 </answer>``. Each digit is followed by
+what is known once it has been read, here the sum so far. Knows text only; what the right answer is comes with the row.
 """
 
 from __future__ import annotations
@@ -16,13 +16,14 @@ Completion = str | Sequence[Mapping[str, Any]]
 ANSWER = re.compile(r"<answer>\s*(.*?)\s*</answer>", re.DOTALL)
 
 
-def response(thought: Sequence[object], answer: object) -> str:
-    """The text of a response.
+def response(digits: Sequence[int], working: Sequence[int]) -> str:
+    """The text of a response: digits in order, each with the result so far; the last result is the answer.
 
-    >>> response([3, 7, 2, ";", "largest", 7], 7)
-    '<think> 3 7 2 ; largest 7 </think> <answer> 7 </answer>'
+    >>> response([3, 7, 2], [3, 10, 12])
+    '<think> 3 : 3 , 7 : 10 , 2 : 12 </think> <answer> 12 </answer>'
     """
-    return f"<think> {' '.join(map(str, thought))} </think> <answer> {answer} </answer>"
+    thought = " , ".join(f"{digit} : {so_far}" for digit, so_far in zip(digits, working, strict=True))
+    return f"<think> {thought} </think> <answer> {working[-1]} </answer>"
 
 
 def text_of(completion: Completion) -> str:

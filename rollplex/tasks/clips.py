@@ -40,7 +40,7 @@ class Clips:
     >>> len(row["videos"][0]), row["videos"][0][0].size, task.num_visual_tokens
     (8, (56, 56), 16)
     >>> task.solution(row)
-    '<think> 0 3 1 9 ; changes 3 </think> <answer> 3 </answer>'
+    '<think> 0 : 0 , 3 : 1 , 1 : 2 , 9 : 3 </think> <answer> 3 </answer>'
     """
 
     seed: int = 0
@@ -106,21 +106,22 @@ class Clips:
         ]
 
     def solution(self, row: Row) -> str:
-        """The reference response: the digits in the order in which they are shown, one step of reasoning, the answer."""
-        return response([*row["digits"], ";", row["question"], row["answer"]], row["answer"])
+        """The reference response: each digit in the order shown, with the result so far."""
+        return response(row["digits"], row["working"])
 
     def _row(self, split: Split, rng: np.random.Generator) -> dict[str, Any]:
         question: Question = self.questions[rng.integers(len(self.questions))]
-        digits, answer = _ask(question, self.shots, rng)
+        digits, working = _ask(question, self.shots, rng)
         content = [{"type": "video"}, {"type": "text", "text": TEXTS[question]}]
         handwriting = Handwriting.load(split)
         return {
             "prompt": [{"role": "user", "content": content}],
             "videos": [[frame for digit in digits for frame in self._shot(handwriting, digit, rng)]],
             "fps": self.fps,
-            "answer": str(answer),
+            "answer": str(working[-1]),
             "question": question,
             "digits": digits,
+            "working": working,
         }
 
     def _shot(self, handwriting: Handwriting, digit: int, rng: np.random.Generator) -> list[Image.Image]:
@@ -132,20 +133,23 @@ class Clips:
         return [picture(frame, noise=self.noise, rng=rng) for frame in frames]
 
 
-def _ask(question: Question, num: int, rng: np.random.Generator) -> tuple[list[int], int]:
-    """Digits and answer, drawn so that answers are spread evenly."""
+def _ask(question: Question, num: int, rng: np.random.Generator) -> tuple[list[int], list[int]]:
+    """Digits and results so far, of which the last is the answer; answers are spread evenly."""
     match question:
-        case "first" | "last":
+        case "first":
             digits = rng.integers(10, size=num).tolist()
-            return digits, digits[0 if question == "first" else -1]
+            return digits, [digits[0]] * num
+        case "last":
+            digits = rng.integers(10, size=num).tolist()
+            return digits, digits
         case "largest":
             # The maximum of uniform digits is mostly 9: draw it first, so that guessing 9 does not pay.
             largest = int(rng.integers(10))
             digits = rng.integers(largest + 1, size=num)
             digits[rng.integers(num)] = largest
-            return digits.tolist(), largest
+            return digits.tolist(), np.maximum.accumulate(digits).tolist()
         case "changes":
             changes = int(rng.integers(num))
-            moves = rng.permutation([*rng.integers(1, 10, size=changes), *[0] * (num - 1 - changes)])
-            digits = (rng.integers(10) + np.concatenate([[0], np.cumsum(moves)])).astype(int) % 10
-            return digits.tolist(), changes
+            moves = rng.permutation([0] * (num - 1 - changes) + rng.integers(1, 10, size=changes).tolist()).astype(int)
+            digits = np.cumsum([rng.integers(10), *moves]) % 10
+            return digits.tolist(), np.cumsum([0, *(moves > 0)]).tolist()

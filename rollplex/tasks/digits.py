@@ -22,6 +22,8 @@ Question = Literal["largest", "sum", "count"]
 
 VISUAL_TOKEN_PIXELS = 28
 """Side of the square that one visual token covers: patch 14, merged 2 x 2."""
+KINDS = {"even": (0, 2, 4, 6, 8), "above 4": (5, 6, 7, 8, 9)}
+"""What can be counted. Not opposites: were they, no digit would tell anything before the question is understood."""
 SPLITS: tuple[Split, ...] = get_args(Split)
 STREAM = 1
 """Keeps the random numbers of this task apart from another task's with the same seed."""
@@ -29,19 +31,20 @@ STREAM = 1
 
 @dataclass(frozen=True, kw_only=True)
 class Digits:
-    """Handwritten digits in the cells of a grid: which is largest, what is their sum, how many are a given one.
+    """Handwritten digits in the cells of a grid: which is largest, what is their sum, how many are even or above 4.
 
-    The digits are read row by row, and a response writes them down before it answers. Questions are balanced, so that a
+    The digits are read row by row, and a response writes each down with the result so
+    far. Questions are balanced, so that a
     blind guess is seldom right. Cells without a digit stay black: a larger grid makes the prompt longer and nothing else.
 
     >>> task = Digits(seed=0)
-    >>> row = task.rows(1)[0]
+    >>> row = task.rows(3)[2]
     >>> row["images"][0].size, task.num_visual_tokens
     ((112, 112), 16)
     >>> row["prompt"][0]["content"][1]["text"], row["digits"], row["answer"]
-    ('How many digits are 9 ?', [3, 9, 9, 9], '3')
+    ('What is the sum of the digits?', [8, 3, 3, 6], '20')
     >>> task.solution(row)
-    '<think> 3 9 9 9 ; count 0 1 2 3 </think> <answer> 3 </answer>'
+    '<think> 8 : 8 , 3 : 11 , 3 : 14 , 6 : 20 </think> <answer> 20 </answer>'
     """
 
     seed: int = 0
@@ -109,8 +112,8 @@ class Digits:
         ]
 
     def solution(self, row: Row) -> str:
-        """The reference response: the digits as they are read, the working, the answer."""
-        return response([*row["digits"], ";", row["question"], *row["working"]], row["answer"])
+        """The reference response: each digit as it is read, with the result so far."""
+        return response(row["digits"], row["working"])
 
     def _row(self, split: Split, rng: np.random.Generator) -> dict[str, Any]:
         question: Question = self.questions[rng.integers(len(self.questions))]
@@ -136,22 +139,22 @@ class Digits:
 
 
 def _ask(question: Question, num: int, rng: np.random.Generator) -> tuple[list[int], str, list[int]]:
-    """Digits, question and working, whose last number is the answer; answers are as evenly spread as the question allows."""
+    """Digits, question text and results so far, of which the last is the answer; answers are spread as evenly as can be."""
     match question:
         case "largest":
             # The maximum of uniform digits is mostly 9: draw it first, so that guessing 9 does not pay.
             largest = int(rng.integers(10))
             digits = rng.integers(largest + 1, size=num)
             digits[rng.integers(num)] = largest
-            return digits.tolist(), "Which digit is the largest?", [largest]
+            return digits.tolist(), "Which digit is the largest?", np.maximum.accumulate(digits).tolist()
         case "sum":
             digits = rng.integers(10, size=num).tolist()
             return digits, "What is the sum of the digits?", list(accumulate(digits))
         case "count":
-            asked, count = int(rng.integers(10)), int(rng.integers(num + 1))
-            others = (asked + rng.integers(1, 10, size=num - count)) % 10
-            digits = rng.permutation([*[asked] * count, *others]).tolist()
-            return digits, f"How many digits are {asked} ?", list(accumulate(int(d == asked) for d in digits))
+            kind = list(KINDS)[rng.integers(len(KINDS))]
+            counted = rng.permutation(num) < rng.integers(num + 1)
+            digits = [int(rng.choice(KINDS[kind] if hit else sorted({*range(10)} - {*KINDS[kind]}))) for hit in counted]
+            return digits, f"How many digits are {kind}?", list(accumulate(map(int, counted)))
 
 
 def check_questions(task: str, questions: Sequence[str], known: Sequence[str]) -> None:
