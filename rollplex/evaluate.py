@@ -68,6 +68,8 @@ def evaluate(
 
     The weights are only read. The same arguments give the same prompts and, up to the weights, the same answers.
     """
+    if num < 1 or batch < 1:
+        raise ValueError(f"evaluating on {task.name}: found num={num} and batch={batch}; both must be at least 1")
     decode = Decode(policy.engine(), group=1, max_new_tokens=max_new_tokens, temperature=temperature)
     score = Reward(task)
     rows: Sequence[Any] = task.rows(num, split=split)

@@ -44,6 +44,9 @@ class Run:
             raise ValueError(f"making a Run: prompts is {prompts}; it must be at least 1")
         if executor not in EXECUTORS:
             raise ValueError(f"making a Run: executor is {executor!r}; it must be one of {list(EXECUTORS)}")
+        if isinstance(schedule, type):
+            name = schedule.__name__
+            raise ValueError(f"making a Run: schedule is the class {name}; give an object of it, schedule={name}()")
         self.task = task
         self.phases = tuple(phases)
         self.schedule: Schedule = Serial() if schedule is None else schedule
@@ -65,6 +68,8 @@ class Run:
 
     def steps(self, num: int) -> Steps:
         """The next ``num`` steps, each made when the loop asks for it."""
+        if num < 0:
+            raise ValueError(f"asking a run for {num} steps: it must be 0 or more")
         return Steps(run=self, num=num, iterable=self._steps(num))
 
     def step(self) -> Step:

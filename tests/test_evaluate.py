@@ -86,3 +86,10 @@ def test_where_nothing_is_scored_nothing_is_known() -> None:
 def test_it_says_what_was_found_in_a_line() -> None:
     """Accuracy, prompts and version."""
     assert repr(run(tiny())).endswith("on 6 prompts, version 0)")
+
+
+@pytest.mark.parametrize("options", [{"num": 0}, {"batch": 0}])
+def test_an_evaluation_of_nothing_is_refused(options: dict[str, Any]) -> None:
+    """It would have no accuracy."""
+    with pytest.raises(ValueError, match="must be at least 1"):
+        run(tiny(), **options)

@@ -69,11 +69,14 @@ def scaled_down(notebook: nbformat.NotebookNode) -> nbformat.NotebookNode:
 def test_a_notebook_runs_from_top_to_bottom(path: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     # The kernel is another process: it gets what conftest.py set, and the package from this checkout.
     monkeypatch.setenv("PYTHONPATH", os.pathsep.join(filter(None, [str(ROOT), os.environ.get("PYTHONPATH")])))
+    # One thread: on a busy machine two that wait for each other are slower than one.
+    monkeypatch.setenv("OMP_NUM_THREADS", "1")
     notebook = scaled_down(read(path))
     client = NotebookClient(
         notebook,
         kernel_name="python3",
         timeout=300,
+        startup_timeout=180,
         store_widget_state=False,
         resources={"metadata": {"path": str(tmp_path)}},
     )

@@ -140,12 +140,25 @@ def test_rows_that_are_too_long_are_counted() -> None:
 
 
 @pytest.mark.parametrize(
-    ("options", "match"), [({"prompts": 0}, "prompts is 0"), ({"executor": "fast"}, "executor is 'fast'")], ids=str
+    ("options", "match"),
+    [
+        ({"prompts": 0}, "prompts is 0"),
+        ({"executor": "fast"}, "executor is 'fast'"),
+        ({"schedule": Rollplex}, r"schedule=Rollplex\(\)"),
+    ],
+    ids=str,
 )
 def test_options_that_cannot_be_are_refused(options: dict[str, Any], match: str) -> None:
     """When the run is made."""
     with pytest.raises(ValueError, match=match):
         make(**options)
+
+
+def test_a_negative_number_of_steps_is_refused() -> None:
+    """When it is asked for; none at all is fine."""
+    assert list(make().steps(0)) == []
+    with pytest.raises(ValueError, match="asking a run for -1 steps"):
+        make().steps(-1)
 
 
 def test_a_run_needs_one_suffix() -> None:
