@@ -42,13 +42,21 @@ class Trained:
     """One seed's training."""
 
     seed: int
+    """Seed of the task and of the sampling."""
     run: Run
+    """The run: its policy, phases and trace."""
     curve: tuple[float, ...]
+    """Mean reward of each step."""
     first: Step
+    """The first step, for its rollouts."""
     last: Step
+    """The last step, for its rollouts."""
     before: float
+    """Held-out accuracy before training."""
     after: float
+    """Held-out accuracy after training."""
     train_s: float
+    """Seconds of the training loop alone."""
 
     def row(self) -> dict[str, Any]:
         """The figures of the table, under the names of the JSON."""
