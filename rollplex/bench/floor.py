@@ -49,12 +49,13 @@ def vision_operations(model: Model, prompt: Prompt) -> float:
     for grids in (prompt.image_grid_thw.tolist(), prompt.video_grid_thw.tolist()):
         for frames, height, width in grids:
             patches, width_e = height * width, tower.patch_embed.shape[0]
-            window = min((tower.window_units * tower.merge_size) ** 2, patches)
+            side = tower.window_units * tower.merge_size
+            in_windows = _squares(height, side) * _squares(width, side)
             per_patch = 2.0 * tower.patch_embed.numel()
             for block in tower.blocks:
                 weights = (block.qkv, block.out, block.gate_up, block.down)
                 per_patch += 2 * sum(w.weight.numel() for w in weights)
-                per_patch += 4 * width_e * (patches if block.full_attention else window)
+                per_patch += 4 * width_e * (patches if block.full_attention else in_windows / patches)
             per_unit = 2 * (tower.merge_in.weight.numel() + tower.merge_out.weight.numel())
             total += frames * patches * (per_patch + per_unit / tower.merge_size**2)
     return total
@@ -74,10 +75,20 @@ def suffix_operations(model: Model, prompts: Sequence[Prompt], lengths: torch.Te
 
 
 def step_operations(model: Model, prompts: Sequence[Prompt], lengths: torch.Tensor, *, reference: bool) -> float:
-    """The least that one on-policy step needs: the actor's prefix serves decode too, and everything runs once."""
+    """The least that one on-policy step needs: the actor's prefix serves decode too, and everything runs once.
+
+    The backward pass is twice the forward pass, but for the patch embedding: nobody wants a gradient of the pixels.
+    """
     prefix, suffix = prefix_operations(model, prompts), suffix_operations(model, prompts, lengths)
-    decode, training = suffix, 3 * (prefix + suffix)
+    patches = sum(len(p.pixel_values) + len(p.pixel_values_videos) for p in prompts)
+    decode, training = suffix, 3 * (prefix + suffix) - 2 * model.vision.patch_embed.numel() * patches
     return training + decode + (prefix + suffix if reference else 0.0)
+
+
+def _squares(length: int, side: int) -> int:
+    """Sum of the squares of the pieces that a length is cut into, the last one perhaps shorter."""
+    whole, rest = divmod(length, side)
+    return whole * side**2 + rest**2
 
 
 def _after(layer: object) -> int:
