@@ -1,0 +1,54 @@
+"""The bench of engines: the same work for each, and rows that say what was measured. No time is held to anything."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+from tiny_workloads import SMALL, WORKLOADS
+
+from rollplex.bench import decode
+from rollplex.policy import Policy
+
+
+@pytest.fixture
+def found(monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
+    monkeypatch.setattr(decode, "WORKLOADS", WORKLOADS)
+    return decode.bench(engines=("torch",), batches=(2, 4), repeats=1)
+
+
+def test_a_row_is_an_engine_a_workload_and_a_batch(found: dict[str, Any]) -> None:
+    """generate is always measured beside them, and shown where it is asked for."""
+    assert [(r["engine"], r["workload"], r["batch"]) for r in found["rows"]] == [("torch", "small", n) for n in (2, 4)]
+    assert all(row["tokens_per_s"] > 0 and row["ratio_to_generate"] > 0 for row in found["rows"])
+    assert found["threads"] == torch.get_num_threads()
+
+
+def test_generate_is_one_times_itself(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The ratio is to the same round's own time."""
+    monkeypatch.setattr(decode, "WORKLOADS", WORKLOADS)
+    (row,) = decode.bench(engines=("generate",), batches=(2,), repeats=1)["rows"]
+    assert row["ratio_to_generate"] == 1.0
+
+
+def test_an_unknown_engine_is_named() -> None:
+    """With the ones that there are."""
+    with pytest.raises(ValueError, match="no engine is called fast; there are torch, generate"):
+        decode.bench(engines=("fast",))
+
+
+@pytest.mark.parametrize("name", decode.ENGINES)
+def test_every_engine_makes_the_tokens_that_are_counted(name: str) -> None:
+    """Forced lengths, none a visual placeholder."""
+    policy = Policy.tiny()
+    prompts = policy.ingest.batch(SMALL.task.rows(2))
+    lengths = torch.full((2, 3), 4)
+    made: Any = decode.ENGINES[name](policy, prompts, lengths)()
+    if name == "generate":
+        tokens = made[:, max(p.length for p in prompts) :]
+    else:
+        assert all(torch.equal(group.lengths, torch.full((3,), 4)) for group in made.groups)
+        tokens = torch.cat([group.tokens for group in made.groups])
+    assert tokens.shape == (6, 4)
+    assert not bool(torch.isin(tokens, torch.tensor(policy.model.placeholder_ids)).any())
