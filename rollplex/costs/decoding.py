@@ -120,6 +120,15 @@ def _curve(draw: Draw, prompts: numpy.ndarray, prefill_s: float, speed: Speed) -
     return _Curve(start=prefill_s, times=times, kv=stored * speed.kv_bytes, group_ends=ends)
 
 
+def living(draw: Draw, num: int) -> tuple[numpy.ndarray, numpy.ndarray]:
+    """``[T]`` rows and tokens of context of ``num`` iterations, where a group's prompt is read once."""
+    flat = draw.responses.ravel()
+    rows = _alive(flat, numpy.ones_like(flat), max(num, int(flat.max())))
+    prompt = _alive(draw.responses.max(axis=1), draw.prompts, len(rows))
+    context = rows * numpy.arange(len(rows)) + prompt
+    return rows[:num], context[:num]
+
+
 def _alive(lengths: numpy.ndarray, weights: numpy.ndarray, longest: int) -> numpy.ndarray:
     """``[T]`` sum of the weights of those that are longer than t, for every iteration t."""
     ended = numpy.bincount(lengths, weights=weights.astype(float), minlength=longest + 1)

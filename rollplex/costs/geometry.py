@@ -7,11 +7,11 @@ Operations are two for each weight and token forward, plus attention; norms, sof
 
 from __future__ import annotations
 
-import json
-from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+
+from rollplex.published import PUBLISHED
+from rollplex.shapes import ModelShape
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -52,34 +52,34 @@ class Geometry:
     """Bytes of a weight and of a cached key or value."""
 
     @classmethod
-    def from_config(cls, config: str | Path | Mapping[str, Any], *, name: str | None = None) -> Geometry:
-        """Read the dimensions from a ``config.json``, its folder, or its content."""
-        if not isinstance(config, Mapping):
-            path = Path(config)
-            path = path / "config.json" if path.is_dir() else path
-            name = name or path.parent.name
-            config = json.loads(path.read_text())
-        text = config.get("text_config", config)
-        vision = config["vision_config"]
-        heads = text["num_attention_heads"]
+    def of(cls, shape: ModelShape, *, dtype_bytes: int = 2) -> Geometry:
+        """The dimensions of a known shape."""
+        text, vision = shape.text, shape.vision
         return cls(
-            name=name or config.get("model_type", "model"),
-            hidden=text["hidden_size"],
-            layers=text["num_hidden_layers"],
-            heads=heads,
-            kv_heads=text["num_key_value_heads"],
-            head_dim=text.get("head_dim") or text["hidden_size"] // heads,
-            ffn=text["intermediate_size"],
-            vocab=text["vocab_size"],
-            tied=config.get("tie_word_embeddings", False),
-            vision_hidden=vision["hidden_size"],
-            vision_layers=vision["depth"],
-            vision_ffn=vision["intermediate_size"],
-            vision_full=len(vision["fullatt_block_indexes"]),
-            vision_window=(vision["window_size"] // vision["patch_size"]) ** 2,
-            merge=vision["spatial_merge_size"] ** 2,
-            dtype_bytes=4 if text.get("dtype", config.get("dtype")) == "float32" else 2,
+            name=shape.name,
+            hidden=text.hidden_size,
+            layers=text.num_layers,
+            heads=text.num_heads,
+            kv_heads=text.num_kv_heads,
+            head_dim=text.head_dim,
+            ffn=text.intermediate_size,
+            vocab=text.vocabulary_size,
+            tied=text.tied,
+            vision_hidden=vision.hidden_size,
+            vision_layers=vision.num_blocks,
+            vision_ffn=vision.intermediate_size,
+            vision_full=len(vision.full_attention_blocks),
+            vision_window=(vision.window_size // vision.patch_size) ** 2,
+            merge=vision.merge_size**2,
+            dtype_bytes=dtype_bytes,
         )
+
+    @classmethod
+    def from_folder(cls, folder: str | Path, *, dtype_bytes: int = 2) -> Geometry:
+        """The dimensions in a Hugging Face folder's ``config.json``."""
+        from transformers import AutoConfig
+
+        return cls.of(ModelShape.from_config(AutoConfig.from_pretrained(folder)), dtype_bytes=dtype_bytes)
 
     @property
     def layer_weights(self) -> int:
@@ -149,33 +149,7 @@ class Geometry:
         return f"Geometry({self.name}, {self.weights / 1e9:.2f} B weights)"
 
 
-def _qwen(name: str, hidden: int, layers: int, heads: int, kv_heads: int, ffn: int, vocab: int, tied: bool) -> Geometry:
-    return Geometry(
-        name=name,
-        hidden=hidden,
-        layers=layers,
-        heads=heads,
-        kv_heads=kv_heads,
-        head_dim=128,
-        ffn=ffn,
-        vocab=vocab,
-        tied=tied,
-        vision_hidden=1280,
-        vision_layers=32,
-        vision_ffn=3456 if name.endswith(("32B", "72B")) else 3420,
-        vision_full=4,
-    )
-
-
-GEOMETRIES: dict[str, Geometry] = {
-    g.name: g
-    for g in (
-        _qwen("Qwen2.5-VL-3B", 2048, 36, 16, 2, 11008, 151936, True),
-        _qwen("Qwen2.5-VL-7B", 3584, 28, 28, 4, 18944, 152064, False),
-        _qwen("Qwen2.5-VL-32B", 5120, 64, 40, 8, 27648, 152064, False),
-        _qwen("Qwen2.5-VL-72B", 8192, 80, 64, 8, 29568, 152064, False),
-    )
-}
+GEOMETRIES: dict[str, Geometry] = {shape.name: Geometry.of(shape) for shape in PUBLISHED}
 """Published sizes of the family by name."""
 
 
@@ -190,7 +164,7 @@ def geometry(model: str | Geometry | Path) -> Geometry:
     if str(model) in GEOMETRIES:
         return GEOMETRIES[str(model)]
     if Path(model).exists():
-        return Geometry.from_config(model)
+        return Geometry.from_folder(model)
     raise ValueError(
         f"looking for the sizes of {str(model)!r}: known are {', '.join(GEOMETRIES)}. Or pass a folder with a "
         "config.json, or a Geometry."

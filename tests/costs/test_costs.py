@@ -1,0 +1,174 @@
+"""Costs: sizes that are known, and directions that any roofline must have."""
+
+from dataclasses import replace
+
+import numpy
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from rollplex.costs.collectives import all_reduce_s, broadcast_s
+from rollplex.costs.costs import Given, Order, Scaled, total_s
+from rollplex.costs.decoding import Speed, decode_pieces, living
+from rollplex.costs.geometry import GEOMETRIES, geometry
+from rollplex.costs.measured import Measured
+from rollplex.costs.remembered import Remembered
+from rollplex.costs.residency import ABLATIONS, MANAGED, NAIVE, objects
+from rollplex.costs.roofline import Efficiency, Placement, Roofline
+from rollplex.costs.workload import Draw, Workload
+from rollplex.hardware import DEVICES, LINKS, cluster
+from rollplex.trace import Tick, Trace
+
+G32 = geometry("Qwen2.5-VL-32B")
+COSTS = Roofline(geometry=G32, cluster=cluster("H800", num_nodes=4))
+WORK = Workload(prompt_tokens=2048, response_tokens=256)
+
+
+def seconds(costs: Roofline, field: str, work: Workload = WORK, devices: int = 32) -> float:
+    return total_s(costs.pieces(Order(field=field, draw=work.draw(), devices=devices)))
+
+
+def test_every_device_and_link_says_where_its_numbers_come_from() -> None:
+    assert all(each.source for each in (*DEVICES.values(), *LINKS.values()))
+
+
+@pytest.mark.parametrize(("name", "billions"), [("Qwen2.5-VL-7B", 8.29), ("Qwen2.5-VL-32B", 33.45)])
+def test_weights_are_those_of_the_published_checkpoints(name: str, billions: float) -> None:
+    assert GEOMETRIES[name].weights / 1e9 == pytest.approx(billions, rel=0.002)
+
+
+@pytest.mark.parametrize("field", ["rollout", "policy_prefix", "suffix"])
+def test_a_faster_device_takes_no_longer(field: str) -> None:
+    fast = replace(COSTS, cluster=cluster("B200", num_nodes=4))
+    assert seconds(fast, field) < seconds(COSTS, field)
+
+
+@pytest.mark.parametrize("field", ["policy_prefix", "suffix"])
+def test_work_that_grows_takes_longer(field: str) -> None:
+    assert seconds(COSTS, field, WORK.with_(prompt_tokens=8192)) > seconds(COSTS, field)
+
+
+def test_half_the_devices_take_twice_as_long_to_train_but_not_to_decode() -> None:
+    assert seconds(COSTS, "suffix", devices=16) == pytest.approx(2 * seconds(COSTS, "suffix"), rel=0.01)
+    assert seconds(COSTS, "rollout", devices=16) < 1.9 * seconds(COSTS, "rollout")
+
+
+def test_a_handed_over_boundary_saves_the_prefill() -> None:
+    order = Order(field="rollout", draw=WORK.draw(), devices=32)
+    assert total_s(COSTS.pieces(replace(order, handoff=True))) < total_s(COSTS.pieces(order))
+
+
+def test_devices_that_do_not_divide_are_refused() -> None:
+    with pytest.raises(ValueError, match="do not divide"):
+        seconds(COSTS, "policy_prefix", devices=12)
+
+
+def test_a_sparse_delta_is_cheaper_to_send_and_never_dearer_than_everything() -> None:
+    sparse, odd = (replace(COSTS, placement=Placement(delta=share)) for share in (0.05, 0.9))
+    assert sparse.publish_s(16) < COSTS.publish_s(16)
+    assert odd.publish_s(16) <= COSTS.publish_s(16)
+
+
+def test_a_reduction_over_nodes_costs_more_than_inside_one() -> None:
+    net = cluster("H800", num_nodes=4)
+    assert all_reduce_s(1e9, 16, net) > all_reduce_s(1e9, 8, net) > 0 == all_reduce_s(1e9, 1, net)
+
+
+def test_a_pipelined_broadcast_beats_one_after_another() -> None:
+    link = LINKS["Wide area 1"]
+    assert broadcast_s(1e9, 4, link) < broadcast_s(1e9, 4, link, pipelined=False)
+
+
+@given(seed=st.integers(0, 1000), spread=st.floats(0, 1), replicas=st.sampled_from([1, 2, 4]))
+@settings(max_examples=30, deadline=None)
+def test_decode_pieces_add_up_and_complete_every_prompt_once(seed: int, spread: float, replicas: int) -> None:
+    draw = Workload(prompts=8, group=2, response_tokens=50, response_spread=spread).draw(seed=seed)
+    speed = Speed(fixed_s=1.0, row_s=0.1, context_s=1e-4, kv_bytes=1.0)
+    pieces = decode_pieces(draw, numpy.ones(8), replicas, speed)
+    assert sorted(part for piece in pieces for part in piece.ready) == list(range(8))
+    mine = [[p for p in range(8) if p % replicas == r] for r in range(replicas)]
+    longest = max(
+        len(m) + sum(_iteration(draw, m, t, speed) for t in range(int(draw.responses[m].max()))) for m in mine
+    )
+    assert total_s(pieces) == pytest.approx(longest, rel=1e-6)
+
+
+def _iteration(draw: Draw, prompts: list[int], t: int, speed: Speed) -> float:
+    rows = [(p, n) for p in prompts for n in draw.responses[p] if n > t]
+    return speed.fixed_s + speed.row_s * len(rows) + speed.context_s * sum(int(draw.prompts[p]) + t for p, _ in rows)
+
+
+def test_lengths_repeat_with_the_seed_and_respect_the_limit() -> None:
+    work = Workload(response_spread=2.0, max_response_tokens=300)
+    assert (work.draw(3, seed=1).responses == work.draw(3, seed=1).responses).all()
+    assert (work.draw(3, seed=1).responses != work.draw(4, seed=1).responses).any()
+    assert work.draw().responses.max() <= 300
+
+
+def test_remembered_costs_are_the_same_costs() -> None:
+    order = Order(field="suffix", draw=WORK.draw(), devices=32)
+    remembered = Remembered(COSTS, "x")
+    assert remembered.pieces(order) is remembered.pieces(order)
+    assert remembered.pieces(order) == COSTS.pieces(order)
+
+
+def test_scaled_costs_scale() -> None:
+    order = Order(field="suffix", draw=WORK.draw(), devices=1)
+    halved = Scaled(Given({"suffix": 4.0}), {"suffix": 0.5})
+    assert total_s(halved.pieces(order)) == pytest.approx(2.0)
+
+
+def test_a_collapsed_efficiency_shows() -> None:
+    slow = replace(COSTS, efficiency=Efficiency(prefix=0.1))
+    assert seconds(slow, "policy_prefix") > 2 * seconds(COSTS, "policy_prefix")
+
+
+def test_every_mechanism_lowers_what_is_held() -> None:
+    def total(residency: object) -> float:
+        held = objects(residency, G32, Placement(), WORK, devices=32)  # type: ignore[arg-type]
+        return sum(each.num_bytes for each in held if each.always)
+
+    assert total(MANAGED) < min(total(policy) for policy in (*ABLATIONS[:2], ABLATIONS[3], NAIVE))
+
+
+def test_rates_of_a_trace_predict_that_trace() -> None:
+    draw = Workload(prompts=2, group=2, prompt_tokens=100, response_tokens=20, response_spread=0).draw()
+    truth = Measured(
+        geometry=G32,
+        prefix_s_per_flop={"policy_prefix": 1e-15, "reference_prefix": 2e-15, "prefill": 1.5e-15},
+        backward_s_per_flop=3e-15,
+        suffix_s_per_flop=4e-15,
+        speed=Speed(fixed_s=0.01, row_s=0.002, context_s=1e-5, kv_bytes=1.0, per_group=True),
+        reward_s=0.5,
+        update_s=0.25,
+    )
+    again = Measured.from_trace(written(truth, draw), [draw], G32)
+    for field in ("policy_prefix", "reference_prefix", "rollout", "suffix", "rewards", "update"):
+        order = Order(field=field, draw=draw, devices=1)
+        assert total_s(again.pieces(order)) == pytest.approx(total_s(truth.pieces(order)), rel=1e-3), field
+
+
+def written(costs: Measured, draw: Draw) -> Trace:
+    """A trace as a live run would write it, at known rates."""
+    from rollplex.costs.measured import BACKWARD_PASSES, SUFFIX_PASSES, prefix_flops, suffix_flops
+
+    forward, suffix = sum(prefix_flops(G32, draw)), sum(suffix_flops(G32, draw))
+    spans: list[tuple[str, str, float]] = [
+        ("decode", "layer 0", costs.prefix_s_per_flop["prefill"] * forward),
+        ("prefix(policy)", "layer 0", costs.prefix_s_per_flop["policy_prefix"] * forward),
+        ("prefix(reference)", "layer 0", costs.prefix_s_per_flop["reference_prefix"] * forward),
+        ("reward", "group 0", costs.reward_s * draw.num_prompts),
+        ("suffix", "4 responses", costs.suffix_s_per_flop * SUFFIX_PASSES * suffix),
+        ("suffix", "layer 0", costs.backward_s_per_flop * BACKWARD_PASSES * forward),
+        ("update", "adamw", costs.update_s),
+    ]
+    rows, context = living(draw, 20)
+    spans += [
+        ("decode", f"token {t}", costs.speed.fixed_s + costs.speed.row_s * r + costs.speed.context_s * c)
+        for t, (r, c) in enumerate(zip(rows, context, strict=True))
+    ]
+    trace, now = Trace(schedules={0: "Serial"}), 0.0
+    for phase, name, length in spans:
+        trace.ticks.append(Tick(0, "s", "train", phase, name, now, now + length))
+        now += length
+    return trace
