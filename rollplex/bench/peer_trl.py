@@ -26,7 +26,7 @@ from rollplex.bench.sides import Answer, serve
 from rollplex.bench.workloads import Workload
 from rollplex.policy import TINY, Policy
 
-MICROBATCH = MappingProxyType({"default": 16, "default_full": 16, "input_heavy": 16})
+MICROBATCH = MappingProxyType({"default": 32, "default_full": 16, "input_heavy": 16})
 """Responses that TRL trains on at a time: the fastest of 8, 16, 32 and 64. They are generated all at once."""
 
 LEARNING_RATE = 1e-4
