@@ -4,12 +4,13 @@ from dataclasses import replace
 
 import numpy
 import pytest
+from costs.fakes import written
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from rollplex.costs.collectives import all_reduce_s, broadcast_s
 from rollplex.costs.costs import Given, Order, Scaled, total_s
-from rollplex.costs.decoding import Speed, decode_pieces, living
+from rollplex.costs.decoding import Speed, decode_pieces
 from rollplex.costs.geometry import GEOMETRIES, geometry
 from rollplex.costs.measured import Measured
 from rollplex.costs.remembered import Remembered
@@ -17,7 +18,6 @@ from rollplex.costs.residency import ABLATIONS, MANAGED, NAIVE, objects
 from rollplex.costs.roofline import Efficiency, Placement, Roofline
 from rollplex.costs.workload import Draw, Workload
 from rollplex.hardware import DEVICES, LINKS, cluster
-from rollplex.trace import Tick, Trace
 
 G32 = geometry("Qwen2.5-VL-32B")
 COSTS = Roofline(geometry=G32, cluster=cluster("H800", num_nodes=4))
@@ -146,29 +146,3 @@ def test_rates_of_a_trace_predict_that_trace() -> None:
     for field in ("policy_prefix", "reference_prefix", "rollout", "suffix", "rewards", "update"):
         order = Order(field=field, draw=draw, devices=1)
         assert total_s(again.pieces(order)) == pytest.approx(total_s(truth.pieces(order)), rel=1e-3), field
-
-
-def written(costs: Measured, draw: Draw) -> Trace:
-    """A trace as a live run would write it, at known rates."""
-    from rollplex.costs.measured import BACKWARD_PASSES, SUFFIX_PASSES, prefix_flops, suffix_flops
-
-    forward, suffix = sum(prefix_flops(G32, draw)), sum(suffix_flops(G32, draw))
-    spans: list[tuple[str, str, float]] = [
-        ("decode", "layer 0", costs.prefix_s_per_flop["prefill"] * forward),
-        ("prefix(policy)", "layer 0", costs.prefix_s_per_flop["policy_prefix"] * forward),
-        ("prefix(reference)", "layer 0", costs.prefix_s_per_flop["reference_prefix"] * forward),
-        ("reward", "group 0", costs.reward_s * draw.num_prompts),
-        ("suffix", "4 responses", costs.suffix_s_per_flop * SUFFIX_PASSES * suffix),
-        ("suffix", "layer 0", costs.backward_s_per_flop * BACKWARD_PASSES * forward),
-        ("update", "adamw", costs.update_s),
-    ]
-    rows, context = living(draw, 20)
-    spans += [
-        ("decode", f"token {t}", costs.speed.fixed_s + costs.speed.row_s * r + costs.speed.context_s * c)
-        for t, (r, c) in enumerate(zip(rows, context, strict=True))
-    ]
-    trace, now = Trace(schedules={0: "Serial"}), 0.0
-    for phase, name, length in spans:
-        trace.ticks.append(Tick(0, "s", "train", phase, name, now, now + length))
-        now += length
-    return trace

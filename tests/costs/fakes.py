@@ -1,0 +1,34 @@
+"""A measured trace at known rates, small enough to check by hand."""
+
+from __future__ import annotations
+
+from rollplex.costs.decoding import living
+from rollplex.costs.geometry import Geometry
+from rollplex.costs.measured import BACKWARD_PASSES, SUFFIX_PASSES, Measured, prefix_flops, suffix_flops
+from rollplex.costs.workload import Draw
+from rollplex.trace import Tick, Trace
+
+
+def written(costs: Measured, draw: Draw) -> Trace:
+    """A trace as a live run would write it, at known rates."""
+    geometry: Geometry = costs.geometry
+    forward, suffix = sum(prefix_flops(geometry, draw)), sum(suffix_flops(geometry, draw))
+    spans: list[tuple[str, str, float]] = [
+        ("decode", "layer 0", costs.prefix_s_per_flop["prefill"] * forward),
+        ("prefix(policy)", "layer 0", costs.prefix_s_per_flop["policy_prefix"] * forward),
+        ("prefix(reference)", "layer 0", costs.prefix_s_per_flop["reference_prefix"] * forward),
+        ("reward", "group 0", costs.reward_s * draw.num_prompts),
+        ("suffix", "4 responses", costs.suffix_s_per_flop * SUFFIX_PASSES * suffix),
+        ("suffix", "layer 0", costs.backward_s_per_flop * BACKWARD_PASSES * forward),
+        ("update", "adamw", costs.update_s),
+    ]
+    rows, context = living(draw, 20)
+    spans += [
+        ("decode", f"token {t}", costs.speed.fixed_s + costs.speed.row_s * r + costs.speed.context_s * c)
+        for t, (r, c) in enumerate(zip(rows, context, strict=True))
+    ]
+    trace, now = Trace(schedules={0: "Serial"}), 0.0
+    for phase, name, length in spans:
+        trace.ticks.append(Tick(0, "s", "train", phase, name, now, now + length))
+        now += length
+    return trace
