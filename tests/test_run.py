@@ -91,19 +91,28 @@ def test_an_error_keeps_what_was_finished() -> None:
     assert run.step().filled[-1] == "update"
 
 
+@pytest.fixture(scope="module")
+def uninterrupted() -> dict[str, torch.Tensor]:
+    """Weights after two steps."""
+    policy = tiny()
+    list(make(policy).steps(2))
+    return policy.snapshot()
+
+
 @pytest.mark.parametrize("schedule", [Serial(), Rollplex(), Streamed()], ids=repr)
 @pytest.mark.parametrize("executor", ["interleave", "threads"])
 @pytest.mark.parametrize("call", [1, 2])
-def test_an_interrupted_run_goes_on_as_if_it_had_not_been(schedule: Any, executor: Any, call: int) -> None:
+def test_an_interrupted_run_goes_on_as_if_it_had_not_been(
+    schedule: Any, executor: Any, call: int, uninterrupted: dict[str, torch.Tensor]
+) -> None:
     """Between groups of a stage, with other phases under way: the step is run again and ends where it would have."""
-    policies = tiny(), tiny()
-    interrupted = make(policies[0], schedule, executor=executor, rewards=[Once(KeyboardInterrupt(), call)])
+    policy = tiny()
+    run = make(policy, schedule, executor=executor, rewards=[Once(KeyboardInterrupt(), call)])
     with pytest.raises(KeyboardInterrupt):
-        list(interrupted.steps(2))
-    assert policies[0].version == 0
-    assert [s.index for s in interrupted.steps(2)] == [0, 1]
-    list(make(policies[1], schedule).steps(2))
-    assert moved(policies[0], policies[1].snapshot()) < 1e-9
+        list(run.steps(2))
+    assert policy.version == 0
+    assert [step.index for step in run.steps(2)] == [0, 1]
+    assert moved(policy, uninterrupted) < 1e-9
     assert torch.is_grad_enabled()
 
 
