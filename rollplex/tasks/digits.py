@@ -33,9 +33,8 @@ STREAM = 1
 class Digits:
     """Handwritten digits in the cells of a grid: which is largest, what is their sum, how many are even or above 4.
 
-    The digits are read row by row, and a response writes each down with the result so
-    far. Questions are balanced, so that a
-    blind guess is seldom right. Cells without a digit stay black: a larger grid makes the prompt longer and nothing else.
+    The digits are read row by row, and a response writes each down with the result so far. Answers are spread evenly, so
+    that a blind guess is seldom right. Cells without a digit stay black: a larger grid makes the prompt longer.
 
     >>> task = Digits(seed=0)
     >>> row = task.rows(3)[2]
