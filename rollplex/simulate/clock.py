@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from rollplex.costs.costs import Order, Piece
+from rollplex.costs.costs import Kind, Order, Piece
 from rollplex.interference import Interference
 from rollplex.simulate.work import Work
 
@@ -161,7 +161,7 @@ class Clock:
         factors: dict[LaneKey, float] = {}
         for pool in {lane[0] for lane in self.running}:
             lanes = [lane for lane in self.running if lane[0] == pool]
-            kinds = [self.running[lane].piece.kind for lane in lanes]
+            kinds: list[Kind] = [self.running[lane].piece.kind for lane in lanes]
             factors.update(zip(lanes, self.interference.slowdowns(kinds), strict=True))
         elapsed = min(run.left_s * factors[lane] for lane, run in self.running.items())
         self._count_busy(elapsed)
