@@ -70,6 +70,7 @@ TRAIN_TP = Option("train_tp", int, "training ranks that divide a parameter")
 ROLLOUT_TP = Option("rollout_tp", int, "rollout ranks that divide a parameter")
 ASSUME = Option("assume", _names, "switch assumptions on: sharded-optimizer,recompute,deduplicated,...")
 TRAINER = Option("trainer", str, "whose layouts: megatron or torch")
+REPEATS = Option("repeats", int, "measured steps of each schedule on each workload")
 DEVICE = Option("device", str, "kind of device, e.g. H800")
 NODES = Option("nodes", int, "nodes of eight devices")
 PROMPT = Option("prompt_tokens", int, "median tokens of a prompt")
@@ -107,6 +108,7 @@ COMMANDS = (
         "every schedule and published system on one workload and cluster",
         (MODEL, DEVICE, NODES, PROMPT, RESPONSE),
     ),
+    Command("plan check", "rollplex.costs.check:check", "simulated against measured steps, on this machine", (REPEATS,)),
     Command("plan paper", "rollplex.paper.report:paper", "the paper's evaluation, computed, beside its own numbers"),
     Command("doctor", "rollplex.doctor:doctor", "what works on this machine, and why not"),
 )
