@@ -2,8 +2,10 @@
 
 ``python scripts/make_tiny_model.py`` writes ``rollplex/assets/tiny-qwen2_5_vl``, a normal Hugging Face directory. The warm
 start is plain supervised training on reference responses, with the loss on response tokens only. It goes from one digit to
-many, because a model that must find its digits before it can see one learns neither for a long time. It stops while most
-answers about unseen handwriting are wrong, so that reinforcement learning has something to do.
+many, because a model that must find its digits before it can see one learns neither for a long time. It stops early, and
+its last steps mix in answers that come at once, with nothing between the think tags: the answers are right, but a model of
+this size cannot find them that way. So it starts out answering at once more often than not, most of its answers are wrong,
+and reinforcement learning has something to find: that reading the digits first pays.
 
 Knows transformers, the tasks and how the directory is written. Does not know policies, engines or phases.
 """
@@ -12,6 +14,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import random
 import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -19,6 +22,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from tiny_card import card
 from tiny_parts import END, STOP, make_config, make_processor
 from transformers import BatchFeature, GenerationConfig, Qwen2_5_VLForConditionalGeneration, Qwen2_5_VLProcessor
 
@@ -87,6 +91,19 @@ STAGES = (
         ),
     ),
 )
+
+
+QUICK_STEPS, QUICK_SHARE, QUICK_RATE = 80, 0.6, 5e-4
+"""The last steps, the share of their responses that answer at once, and their learning rate."""
+
+
+def quick(row: Row) -> str:
+    """The right answer, at once.
+
+    >>> quick({"answer": "7"})
+    '<think> </think> <answer> 7 </answer>'
+    """
+    return f"<think> </think> <answer> {row['answer']} </answer>"
 
 
 def batch_of(processor: Qwen2_5_VLProcessor, rows: Sequence[Row], responses: Sequence[str] = ()) -> BatchFeature:
@@ -169,6 +186,23 @@ def train(
         yield step, loss.item()
 
 
+def train_quick(
+    model: Qwen2_5_VLForConditionalGeneration, processor: Qwen2_5_VLProcessor
+) -> Iterator[tuple[int, float]]:
+    """The last stage's rows, most of them with an answer at once; yields each step and the loss before it."""
+    optimizer = torch.optim.AdamW(model.parameters(), lr=QUICK_RATE, betas=(0.9, 0.95), weight_decay=0.01, fused=True)
+    draw = random.Random(0)
+    for step in range(QUICK_STEPS):
+        pairs = STAGES[-1].rows(1000 + step)
+        responses = [quick(row) if draw.random() < QUICK_SHARE else solution for row, solution in pairs]
+        loss = model(**batch_of(processor, [row for row, _ in pairs], responses)).loss
+        loss.backward()
+        torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+        optimizer.step()
+        optimizer.zero_grad()
+        yield step, loss.item()
+
+
 def save(model: Qwen2_5_VLForConditionalGeneration, processor: Qwen2_5_VLProcessor, out: Path) -> None:
     """Write the directory: weights rounded to bfloat16, so that it stays small, and loaded as float32."""
     rounded = Qwen2_5_VLForConditionalGeneration(model.config).to(torch.bfloat16)
@@ -182,48 +216,6 @@ def save(model: Qwen2_5_VLForConditionalGeneration, processor: Qwen2_5_VLProcess
     (out / "config.json").write_text(json.dumps(config, indent=2) + "\n")
     for file in out.iterdir():
         file.chmod(0o644)
-
-
-CARD = """\
-# A tiny Qwen2.5-VL
-
-{parameters:,} parameters in transformers' `Qwen2_5_VLForConditionalGeneration`: {layers} text layers of width {width} with
-{heads} query heads on {kv_heads} key/value heads, tied embeddings, {depth} vision blocks, windows of 112 pixels in all but the last. The
-tokenizer works on bytes, so any text can be encoded, and holds the words and numbers of `rollplex.tasks` as single tokens.
-Weights are stored in bfloat16 and load as float32.
-
-It was warm-started on `Digits` and `Clips` by supervised training and stopped early, on purpose: it writes responses of the
-right form, and most of its answers are still wrong. It is a starting point for reinforcement learning and of no other use.
-
-    {command}
-
-Training ran for {steps} steps ({minutes:.0f} minutes on two busy cores), on handwriting that the held-out rows never show:
-
-| held-out rows | answers | accuracy | right form | median length |
-|---|---|---|---|---|
-{table}
-
-Handwriting: the digits data set of scikit-learn (Alpaydin and Kaynak, UCI, CC BY 4.0). License: Apache-2.0, as the rest.
-"""
-
-
-def card(
-    model: Qwen2_5_VLForConditionalGeneration, rows: Sequence[str], *, command: str, steps: int, minutes: float
-) -> str:
-    """The README of the directory."""
-    text, vision = model.config.text_config, model.config.vision_config
-    return CARD.format(
-        parameters=model.num_parameters(),
-        layers=text.num_hidden_layers,
-        width=text.hidden_size,
-        heads=text.num_attention_heads,
-        kv_heads=text.num_key_value_heads,
-        depth=vision.depth,
-        command=command,
-        steps=steps,
-        minutes=minutes,
-        table="\n".join(rows),
-    )
 
 
 def score_table(out: Path, num: int) -> list[str]:
@@ -265,10 +257,18 @@ def main() -> None:
             flush=True,
         )
     save(model, processor, options.out)
+    # From what was written: the last steps start at the rounded weights.
+    model = Qwen2_5_VLForConditionalGeneration.from_pretrained(options.out)
+    model.train()
+    for step, loss in train_quick(model, processor):
+        if step % 20 == 19:
+            print(f"quick step {step}  {time.monotonic() - start:.0f} s  loss {loss:.3f}", flush=True)
+    save(model, processor, options.out)
     command = f"python scripts/make_tiny_model.py --steps {options.steps} --seed {options.seed}"
-    minutes = (time.monotonic() - start) / 60
     table = score_table(options.out, num=512)
-    (options.out / "README.md").write_text(card(model, table, command=command, steps=options.steps, minutes=minutes))
+    (options.out / "README.md").write_text(
+        card(model, table, command=command, steps=options.steps, quick=QUICK_STEPS, share=QUICK_SHARE)
+    )
 
 
 if __name__ == "__main__":
