@@ -33,7 +33,7 @@ SCHEDULES: Mapping[str, type[Schedule]] = {
     "OnePrefill": schedules.OnePrefill,
     "Streamed": schedules.Streamed,
 }
-PROMPTS, GROUP, NEW_TOKENS, LEARNING_RATE, BETA = 8, 8, 40, 3e-4, 0.01
+PROMPTS, GROUP, NEW_TOKENS, LEARNING_RATE, BETA = 8, 8, 32, 1e-4, 0.01
 EVALUATED = 512
 
 
@@ -72,7 +72,7 @@ class Trained:
         }
 
 
-def demo(*, seeds: int = 1, steps: int = 150, schedule: str = "Rollplex", out: str | Path = "out") -> dict[str, Any]:
+def demo(*, seeds: int = 1, steps: int = 120, schedule: str = "Rollplex", out: str | Path = "out") -> dict[str, Any]:
     """Train, evaluate on held-out prompts before and after, print one table, write ``report.html``.
 
     ``reward_first`` and ``reward_last`` are means over the first and last tenth of the steps; accuracy is greedy.

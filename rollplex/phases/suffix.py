@@ -38,7 +38,7 @@ class Suffix(Phase):
         reference: Reference | None = None,
         *,
         loss: GRPO | None = None,
-        microbatch: int = 64,
+        microbatch: int = 32,
         checkpointed: bool = False,
     ) -> None:
         self.loss = GRPO() if loss is None else loss
