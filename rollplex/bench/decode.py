@@ -48,7 +48,7 @@ def bench(
 
 
 def _rows(
-    policy: Policy, workload: Workload, batch: int, names: Sequence[str], repeats: int, progress: tqdm
+    policy: Policy, workload: Workload, batch: int, names: Sequence[str], repeats: int, progress: tqdm[Any]
 ) -> list[dict[str, Any]]:
     group = min(workload.group, batch)
     num = batch // group

@@ -53,7 +53,7 @@ def bench(*, rounds: int = 7) -> dict[str, Any]:
     }
 
 
-def _workload(workload: Workload, rounds: int, rate: float, progress: tqdm) -> dict[str, Any]:
+def _workload(workload: Workload, rounds: int, rate: float, progress: tqdm[Any]) -> dict[str, Any]:
     run = Run(workload.task, phases(workload, Policy.tiny()), prompts=workload.prompts)
     rows: dict[str, list[dict[str, float]]] = {name: [] for name in SCHEDULES}
     for index in range(rounds + 1):  # the first warms up

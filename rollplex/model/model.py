@@ -56,7 +56,7 @@ class Model:
         missing = set(dict(module.named_parameters())) - set(fused.places)
         if missing:
             raise ValueError(f"reading {type(module).__name__}: no place for parameters {sorted(missing)}")
-        config = cast(Qwen2_5_VLConfig, module.config)
+        config = module.config
         eos = eos_ids(module)
         return cls(
             module=module,

@@ -126,11 +126,11 @@ def _draw_bands(figure: go.Figure, lanes: Sequence[str]) -> None:
 def _lay_out(figure: go.Figure, title: str, note: str, unit: str) -> None:
     figure.update_layout(
         title={"text": title, "subtitle": {"text": escape(note)}, "x": 0, "xref": "paper", "y": 0.97, "yanchor": "top"},
-        height=440,
+        height=480,
         hovermode="x unified",
-        margin={"l": 20, "r": 20, "t": 84, "b": 60},
+        margin={"l": 20, "r": 20, "t": 84, "b": 90},
         legend={"orientation": "v", "y": 1, "yanchor": "top", "title": {"text": "owner"}},
-        legend2={"orientation": "v", "y": 0, "yanchor": "bottom", "x": 1.02, "title": {"text": "phase"}},
+        legend2={"orientation": "h", "y": 0, "yref": "container", "yanchor": "bottom", "traceorder": "normal"},
         **base_layout(),
     )
     figure.update_layout(
