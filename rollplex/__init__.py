@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from rollplex.losses import DAPO as DAPO
     from rollplex.losses import GRPO as GRPO
     from rollplex.losses import DrGRPO as DrGRPO
+    from rollplex.memory.footprint import footprint as footprint
     from rollplex.phases.decode import Decode as Decode
     from rollplex.phases.prefix import Prefix as Prefix
     from rollplex.phases.reward import Reward as Reward
@@ -29,14 +30,19 @@ if TYPE_CHECKING:
     from rollplex.phases.update import Update as Update
     from rollplex.policy import Policy as Policy
     from rollplex.policy import Reference as Reference
+    from rollplex.policy import StaleError as StaleError
     from rollplex.prompts import Prompt as Prompt
     from rollplex.prompts import PromptBatch as PromptBatch
     from rollplex.run import Run as Run
+    from rollplex.schedule import ScheduleError as ScheduleError
     from rollplex.schedule import Timetable as Timetable
     from rollplex.schedules import OnePrefill as OnePrefill
     from rollplex.schedules import Rollplex as Rollplex
     from rollplex.schedules import Serial as Serial
     from rollplex.schedules import Streamed as Streamed
+    from rollplex.schedules_pools import Disaggregated as Disaggregated
+    from rollplex.schedules_pools import Multiplexed as Multiplexed
+    from rollplex.schedules_pools import OneStepOff as OneStepOff
     from rollplex.step import Step as Step
     from rollplex.steps import Steps as Steps
     from rollplex.trace import Tick as Tick
@@ -54,7 +60,10 @@ _HOME = {
     "DrGRPO": "losses",
     "GRPO": "losses",
     "Ingest": "ingest",
+    "Disaggregated": "schedules_pools",
     "JsonLines": "log",
+    "Multiplexed": "schedules_pools",
+    "OneStepOff": "schedules_pools",
     "OnePrefill": "schedules",
     "Policy": "policy",
     "Prefix": "phases.prefix",
@@ -64,7 +73,9 @@ _HOME = {
     "Reward": "phases.reward",
     "Rollplex": "schedules",
     "Run": "run",
+    "ScheduleError": "schedule",
     "Serial": "schedules",
+    "StaleError": "policy",
     "Step": "step",
     "Steps": "steps",
     "Streamed": "schedules",
@@ -77,6 +88,7 @@ _HOME = {
     "compare": "compare",
     "doctor": "doctor",
     "evaluate": "evaluate",
+    "footprint": "memory.footprint",
     "log": "log",
     "report": "views.report",
     "verify": "verify",

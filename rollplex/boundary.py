@@ -16,6 +16,7 @@ import torch
 
 from rollplex.model.attention import PromptKeys, Take
 from rollplex.model.rectangle import Rectangle
+from rollplex.prompts import PromptBatch
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -134,8 +135,21 @@ class PrefixState:
     """One a microbatch."""
     version: int
     """Version of the weights that made it."""
-    step: int
-    """Index of the training step."""
+    prompts: PromptBatch
+    """The prompts it is the prefix of."""
+
+    @property
+    def step(self) -> int:
+        """Index of the training step."""
+        return self.prompts.step
+
+    def expect(self, prompts: PromptBatch) -> None:
+        """Refuse to be used with responses to other prompts."""
+        if self.prompts is not prompts:
+            raise ValueError(
+                f"using a prefix: it was made of {self.prompts}, and the responses are to {prompts}, another batch. "
+                "Run the Prefix phase on the batch that was decoded."
+            )
 
     @property
     def nbytes(self) -> int:

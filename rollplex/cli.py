@@ -108,7 +108,9 @@ COMMANDS = (
         "every schedule and published system on one workload and cluster",
         (MODEL, DEVICE, NODES, PROMPT, RESPONSE),
     ),
-    Command("plan check", "rollplex.costs.check:check", "simulated against measured steps, on this machine", (REPEATS,)),
+    Command(
+        "plan check", "rollplex.costs.check:check", "simulated against measured steps, on this machine", (REPEATS,)
+    ),
     Command("plan paper", "rollplex.paper.report:paper", "the paper's evaluation, computed, beside its own numbers"),
     Command("doctor", "rollplex.doctor:doctor", "what works on this machine, and why not"),
 )

@@ -10,7 +10,6 @@ from rollplex.execute import EXECUTORS, ExecutorName, execute
 from rollplex.machine import device_name
 from rollplex.phases.phase import Phase
 from rollplex.phases.suffix import Suffix
-from rollplex.policy import Policy
 from rollplex.recorder import Recorder
 from rollplex.schedule import Schedule, Timetable
 from rollplex.schedules import Serial
@@ -54,7 +53,8 @@ class Run:
         self.seed = seed
         self.executor: ExecutorName = executor
         self.max_prompt_length = max_prompt_length
-        self.policy = _policy(self.phases)
+        suffix = _suffix(self.phases)
+        self.policy = suffix.policy
         self.next_index = 0
         self.last: Step | None = None
         """The newest step, complete or as far as an error let it get."""
@@ -103,8 +103,13 @@ class Run:
         return f"Run({self.task.name}, {self.schedule.name}, next step {self.next_index}, {self.trace!r})"
 
 
-def _policy(phases: Sequence[Phase]) -> Policy:
-    found = [phase.policy for phase in phases if isinstance(phase, Suffix)]
+def _suffix(phases: Sequence[Phase]) -> Suffix:
+    found = [phase for phase in phases if isinstance(phase, Suffix)]
     if len(found) != 1:
         raise ValueError(f"making a Run: wanted one Suffix phase among {list(phases)}, found {len(found)}")
+    if found[0].loss.needs_reference and all(phase.writes != "reference_prefix" for phase in phases):
+        raise ValueError(
+            f"making a Run: the loss has beta={found[0].loss.beta}, and no phase writes 'reference_prefix'. "
+            "Add rx.Prefix(reference) to the phases, or use beta=0."
+        )
     return found[0]

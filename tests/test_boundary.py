@@ -9,6 +9,7 @@ import pytest
 import torch
 
 from rollplex.boundary import Boundary, PrefixOutput, PrefixState, Tape
+from rollplex.prompts import PromptBatch
 
 SHAPE = (3, 2, 5, 4)
 
@@ -121,8 +122,10 @@ def test_outputs_without_a_graph_are_left_out() -> None:
 def test_memory_says_what_is_held_and_by_whom() -> None:
     """Boundary, sums and graph apart; a frozen model has the first alone."""
     tape = tape_of(torch.ones(1, requires_grad=True), [], kept=True)
-    state = PrefixState(boundaries=(boundary(tape=tape), boundary(tape=tape)), version=0, step=0)
+    state = PrefixState(
+        boundaries=(boundary(tape=tape), boundary(tape=tape)), version=0, prompts=PromptBatch(prompts=())
+    )
     num = 2 * (4 * 3 * 2 * 5 * 4 + 3 * 6) * 8
     assert state.memory("p") == {"p.boundary": num, "p.gradients": num, "p.tape": 24}
-    frozen = PrefixState(boundaries=(boundary(attached=False),), version=0, step=0)
+    frozen = PrefixState(boundaries=(boundary(attached=False),), version=0, prompts=PromptBatch(prompts=()))
     assert frozen.memory("r") == {"r.boundary": num // 2}

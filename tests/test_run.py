@@ -10,7 +10,9 @@ import torch
 from tiny_policy import checksum, gap, moved, phases, task, tiny
 
 from rollplex.losses import GRPO
-from rollplex.policy import Policy
+from rollplex.phases.prefix import Prefix
+from rollplex.phases.suffix import Suffix
+from rollplex.policy import Policy, Reference
 from rollplex.recorder import Recorder
 from rollplex.resource import Resource
 from rollplex.rewards import RewardError
@@ -223,3 +225,14 @@ def test_gradients_and_weights_agree_with_a_step_made_by_hand() -> None:
     rewards = reward(batch, rollout)
     update(suffix(batch, state, rollout, rewards))
     assert gap(policies[0].snapshot(), policies[1].snapshot()) == 0
+
+
+def test_a_kl_term_without_a_reference_prefix_is_refused_before_the_first_step() -> None:
+    """The reference was given to the suffix, but its prefix is missing."""
+    policy = tiny()
+    reference = Reference(policy)
+    made = [p for p in phases(policy) if p.writes != "suffix"]
+    suffix = Suffix(policy, reference, loss=GRPO(beta=0.1))
+    with pytest.raises(ValueError, match="reference_prefix"):
+        Run(task(), [*made, suffix])
+    assert Run(task(), [*made, suffix, Prefix(reference)]).next_index == 0

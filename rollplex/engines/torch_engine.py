@@ -81,6 +81,7 @@ class TorchEngine:
             )
         else:
             self._policy.expect(handoff.version, "prefix")
+            handoff.expect(request.prompts)
             kept = handoff.boundaries
         state = self._begin(request, kept)
         while state.batch.ids.numel():

@@ -63,4 +63,4 @@ class Prefix(Phase):
             tape=self.tape,
             microbatch_tokens=self.microbatch_tokens,
         )
-        return PrefixState(boundaries=made, version=version, step=prompts.step)
+        return PrefixState(boundaries=made, version=version, prompts=prompts)

@@ -83,7 +83,7 @@ class Suffix(Phase):
         reference_prefix: PrefixState | None = None,
     ) -> Generator[Tick, None, SuffixStats]:
         """Score groups as they come: all at once from a finished rollout, one by one from a feed."""
-        self._check(policy_prefix, reference_prefix)
+        self._check(prompts, policy_prefix, reference_prefix)
         self.policy.zero_gradients()
         for boundary in policy_prefix.boundaries:
             boundary.zero_gradients()
@@ -109,8 +109,11 @@ class Suffix(Phase):
         yield "scale"
         return tally.stats(self.policy.version, prompts.step)
 
-    def _check(self, policy_prefix: PrefixState, reference_prefix: PrefixState | None) -> None:
+    def _check(self, prompts: PromptBatch, policy_prefix: PrefixState, reference_prefix: PrefixState | None) -> None:
         self.policy.expect(policy_prefix.version, "prefix")
+        policy_prefix.expect(prompts)
+        if reference_prefix is not None:
+            reference_prefix.expect(prompts)
         if self.loss.needs_reference and reference_prefix is None:
             raise ValueError(
                 f"running the suffix: the loss has beta={self.loss.beta} and there is no reference_prefix. "

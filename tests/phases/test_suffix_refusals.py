@@ -79,3 +79,16 @@ def test_a_greedy_rollout_is_refused() -> None:
     rewards = Reward([lambda completions, **_: list(range(len(completions)))])(BATCH, rollout)
     with pytest.raises(ValueError, match="greedy responses have no distribution"):
         train(policy, BATCH, rollout, rewards)
+
+
+def test_a_prefix_of_another_batch_is_refused() -> None:
+    """Same weights, same sizes, other prompts: the suffix and the engine both notice."""
+    policy = tiny()
+    mine, other = prompts("mixed"), prompts("mixed", seed=1)
+    prefix = Prefix(policy)(other)
+    rollout, rewards = responses(policy, mine)
+    with pytest.raises(ValueError, match="another batch"):
+        Suffix(policy)(mine, prefix, rollout, rewards)
+    with pytest.raises(ValueError, match="another batch"):
+        Decode(policy.engine(), group=1, max_new_tokens=1)(mine, prefix)
+    assert Decode(policy.engine(), group=1, max_new_tokens=1)(other, prefix).num_tokens > 0
