@@ -8,6 +8,9 @@ are never drawn, as our engine never draws them. As fast as it can: its own tran
 cache, one generation a step, no gradient checkpointing, no logging, no saving.
 """
 
+# TRL and datasets are extras: the file is type-checked without them too.
+# pyright: reportMissingImports=false
+
 from __future__ import annotations
 
 import tempfile
