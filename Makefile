@@ -43,7 +43,7 @@ bench: $(VENV)/.setup  ## Measure against the peer, the schedules, generate, and
 
 clean:  ## Remove .venv, outputs and caches
 	@rm -rf $(VENV) out build dist .pytest_cache .ruff_cache .hypothesis wandb
-	@find rollplex tests scripts notebooks tutorials \( -name __pycache__ -o -name .ipynb_checkpoints \) -prune -exec rm -rf {} +
+	@find . -path ./.git -prune -o \( -name __pycache__ -o -name .ipynb_checkpoints \) -prune -exec rm -rf {} +
 
 # --- installation: a stamp file for each set of extras, remade when pyproject.toml changes ------------------------
 
