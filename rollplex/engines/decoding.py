@@ -48,10 +48,10 @@ class Block:
         prompt = self._grouped(q) @ keys.transpose(-1, -2)
         if self.bias is not None:
             prompt = prompt + self.bias
-        scores = torch.cat((self._rows(prompt), q @ k.transpose(-1, -2)), dim=-1)
-        weights = torch.softmax(scores, dim=-1)
+        # Joined as a prompt's queries, not as rows: of the two parts, only the response's is small enough to move about.
+        weights = torch.softmax(torch.cat((prompt, self._grouped(q @ k.transpose(-1, -2))), dim=-1), dim=-1)
         padded = keys.shape[2]
-        return self._rows(self._grouped(weights[..., :padded]) @ values) + weights[..., padded:] @ v
+        return self._rows(weights[..., :padded] @ values) + self._rows(weights[..., padded:]) @ v
 
     def _grouped(self, x: torch.Tensor) -> torch.Tensor:
         """Rows ``[B, H, r, *]`` as a prompt's queries ``[n, H, W r, *]``."""

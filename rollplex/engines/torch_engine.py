@@ -212,7 +212,9 @@ class _State:
         """Prompts that completed since the last call; dead rows leave the batch once they are many."""
         rows = self.alive[self.batch.ids]
         num = int(rows.sum())
-        before = self._open
+        if num == self._living:
+            return []
+        before, self._living = self._open, num
         self._open = set(torch.div(self.alive.nonzero()[:, 0], self.group, rounding_mode="floor").tolist())
         if num < COMPACT_AT * len(rows):
             self.batch.keep(rows)
@@ -220,3 +222,4 @@ class _State:
 
     def __post_init__(self) -> None:
         self._open = set(range(len(self.tokens) // self.group))
+        self._living = len(self.tokens)
