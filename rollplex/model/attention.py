@@ -55,8 +55,7 @@ class PromptKeys:
         if self.gradients is not None:
             keys = Take.apply(self.keys, self.index, self.gradients[0])
             values = Take.apply(self.values, self.index, self.gradients[1])
-        times = q.shape[1] // k.shape[1]
-        k, v = (torch.cat(pair, dim=2).repeat_interleave(times, dim=1) for pair in ((keys, k), (values, v)))
+        k, v = per_query_head(torch.cat((keys, k), dim=2), torch.cat((values, v), dim=2), q.shape[1])
         return scaled_dot_product_attention(q, k, v, attn_mask=mask)
 
     def _spread(self, per_prompt: torch.Tensor) -> torch.Tensor:
@@ -93,7 +92,7 @@ class _Attend(torch.autograd.Function):
         keys, values = prompt.rectangle.chosen(prompt.keys), prompt.rectangle.chosen(prompt.values)
         out_p, lse_p = FORWARD(grouped, keys, values, 0.0, False, attn_mask=_mask(prompt, grouped))
         out_p, lse_p = prompt.rows(out_p, length), prompt.rows(lse_p[..., None], length)
-        out_s, lse_s = FORWARD(q, *_repeat(q, k, v), 0.0, True)
+        out_s, lse_s = FORWARD(q, *per_query_head(k, v, q.shape[1]), 0.0, True)
         lse_s = lse_s[..., None]
         lse = torch.logaddexp(lse_p, lse_s)
         out = (out_p * (lse_p - lse).exp() + out_s * (lse_s - lse).exp()).to(q.dtype)
@@ -120,7 +119,7 @@ class _Attend(torch.autograd.Function):
             attn_mask=_mask(prompt, grouped[1]),
         )
         prompt.accumulate(k_p, v_p)
-        q_s, k_s, v_s = BACKWARD(gradient, q, *_repeat(q, k, v), out, lse[..., 0], 0.0, True)
+        q_s, k_s, v_s = BACKWARD(gradient, q, *per_query_head(k, v, q.shape[1]), out, lse[..., 0], 0.0, True)
         heads = k.shape[1]
         k_s, v_s = (t.unflatten(1, (heads, -1)).sum(2) for t in (k_s, v_s))
         return prompt.rows(q_p, length) + q_s, k_s, v_s, None
@@ -151,7 +150,9 @@ def _mask(prompt: PromptKeys, queries: torch.Tensor) -> torch.Tensor | None:
     return None if prompt.bias is None else prompt.bias.expand(-1, 1, queries.shape[2], -1)
 
 
-def _repeat(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-    """One key/value head for each query head."""
-    times = q.shape[1] // k.shape[1]
+def per_query_head(k: torch.Tensor, v: torch.Tensor, num_heads: int) -> tuple[torch.Tensor, torch.Tensor]:
+    """Keys and values ``[B, H, R, D]`` once for each of the query heads that share them: ``[B, Hq, R, D]``."""
+    times = num_heads // k.shape[1]
+    if times == 1:
+        return k, v
     return k.repeat_interleave(times, dim=1), v.repeat_interleave(times, dim=1)

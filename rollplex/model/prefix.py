@@ -17,6 +17,7 @@ from torch.nn.functional import scaled_dot_product_attention
 from torch.utils.checkpoint import checkpoint
 
 from rollplex.boundary import Boundary, PrefixOutput, Tape
+from rollplex.model.attention import per_query_head
 from rollplex.model.model import Model
 from rollplex.model.text import TextLayer
 from rollplex.prompts import Prompt, PromptBatch
@@ -105,7 +106,7 @@ def _layer(
 ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
     q, k, v = (t.transpose(1, 2) for t in layer.project(x, cos, sin))
     k, v = _kept(k, v)
-    attended = scaled_dot_product_attention(q, *_repeat(layer, k, v), is_causal=True)
+    attended = scaled_dot_product_attention(q, *per_query_head(k, v, layer.num_heads), is_causal=True)
     return layer.finish(x, attended.transpose(1, 2).flatten(2)), k, v
 
 
@@ -118,18 +119,10 @@ def _last_layer(
     x, cos, sin = (t[rows, last][:, None] for t in (x, cos, sin))
     q = layer.project(x, cos, sin)[0].transpose(1, 2)
     seen = torch.arange(k.shape[2], device=x.device) <= last[:, None]
-    attended = scaled_dot_product_attention(q, *_repeat(layer, k, v), attn_mask=seen[:, None, None])
+    attended = scaled_dot_product_attention(q, *per_query_head(k, v, layer.num_heads), attn_mask=seen[:, None, None])
     return layer.finish(x, attended.transpose(1, 2).flatten(2))[:, 0], k, v
 
 
 def _kept(k: torch.Tensor, v: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
     """Keys and values as storages of their own: views would keep the whole projection alive with the boundary."""
     return k.contiguous(), v.contiguous()
-
-
-def _repeat(layer: TextLayer, k: torch.Tensor, v: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-    """One key/value head for each query head."""
-    times = layer.num_heads // layer.num_kv_heads
-    if times == 1:
-        return k, v
-    return k.repeat_interleave(times, dim=1), v.repeat_interleave(times, dim=1)
