@@ -17,7 +17,7 @@ from typing import Literal
 import torch
 
 from rollplex.memory.free_list import FreeList
-from rollplex.memory.pages import HostPages, Pages
+from rollplex.memory.pages import HostPages, OutOfPages, Pages
 from rollplex.memory.pool import HostPool, Slot
 
 Contents = Literal["kept", "regenerable"]
@@ -109,6 +109,16 @@ class Arena:
         pages = HostPages.reserve(8 * budget_bytes if address_bytes is None else address_bytes)
         return cls(pages, budget_bytes, pool or HostPool(2 * budget_bytes))
 
+    @classmethod
+    def cuda(
+        cls, budget_bytes: int, *, device: int = 0, address_bytes: int | None = None, pool: HostPool | None = None
+    ) -> Arena:
+        """An arena over the memory of a CUDA device, with a pinned pool of two budgets unless one is given."""
+        from rollplex.memory.cuda_pages import CudaPages
+
+        pages = CudaPages.reserve(8 * budget_bytes if address_bytes is None else address_bytes, device=device)
+        return cls(pages, budget_bytes, pool or HostPool(2 * budget_bytes, pinned=True))
+
     @property
     def resident_bytes(self) -> int:
         """Bytes of regions with pages under them."""
@@ -136,10 +146,13 @@ class Arena:
                     "make the arena with more address_bytes; addresses cost no memory."
                 )
             region = Region(self, owner, offset, nbytes, contents)
-            self._regions.add(region)
             if resident:
-                self.pages.back(offset, self._addresses.rounded(nbytes))
-                region.resident = True
+                try:
+                    self._back(region)
+                except BaseException:
+                    self._addresses.give(offset, nbytes)
+                    raise
+            self._regions.add(region)
             return region
 
     def evict(self, region: Region) -> None:
@@ -150,6 +163,7 @@ class Arena:
                 return
             if region.contents == "kept":
                 slot = self.pool.take(region.owner, region.nbytes)
+                self.pages.settle()  # another lane may still be writing what is copied here
                 slot.bytes.copy_(region.bytes)
                 region.slot = slot
             self.pages.release(region.offset, self._addresses.rounded(region.nbytes))
@@ -167,8 +181,7 @@ class Arena:
                     "there is not its contents. Admit a region before anything uses tensors over it."
                 )
             self._check_budget(region.owner, region.nbytes)
-            self.pages.back(region.offset, self._addresses.rounded(region.nbytes))
-            region.resident = True
+            self._back(region)
             if region.slot is not None:
                 region.bytes.copy_(region.slot.bytes)
                 region.slot.free()
@@ -202,12 +215,23 @@ class Arena:
         if sum(owners.values()) + wanted > self.budget_bytes:
             raise OutOfDeviceMemory(owner=owner, nbytes=wanted, budget_bytes=self.budget_bytes, owners=owners)
 
+    def _back(self, region: Region) -> None:
+        """Put pages under a region; a device that others have filled is as full as one whose budget is spent."""
+        wanted = self._addresses.rounded(region.nbytes)
+        try:
+            self.pages.back(region.offset, wanted)
+        except OutOfPages as error:
+            owners = self.owners()
+            room = sum(owners.values()) + error.free_bytes
+            raise OutOfDeviceMemory(owner=region.owner, nbytes=wanted, budget_bytes=room, owners=owners) from error
+        region.resident = True
+
     def __repr__(self) -> str:
         return f"Arena({self.resident_bytes} of {self.budget_bytes} bytes resident, {len(self._regions)} regions)"
 
 
 class OutOfDeviceMemory(RuntimeError):
-    """The budget of an arena would be exceeded; nothing was changed."""
+    """The budget of an arena would be exceeded, or the device has no pages left; nothing was changed."""
 
     def __init__(self, *, owner: str, nbytes: int, budget_bytes: int, owners: dict[str, int]) -> None:
         self.owner = owner

@@ -1,7 +1,8 @@
 """A range of addresses whose pages come and go: the part of an arena that differs between devices.
 
-The host's: an anonymous file in memory, mapped once. Released pages go back to the system, addresses stay, and
-another process that is given the file's descriptor maps the very same pages.
+The host's is here: an anonymous file in memory, mapped once. Released pages go back to the system, addresses stay, and
+another process that is given the file's descriptor maps the very same pages. A CUDA device's are in
+`rollplex.memory.cuda_pages`.
 """
 
 from __future__ import annotations
@@ -27,11 +28,6 @@ class Pages(Protocol):
         ...
 
     @property
-    def descriptor(self) -> int:
-        """What another process needs to map the same pages."""
-        ...
-
-    @property
     def backed_bytes(self) -> int:
         """Physical memory behind the range, as the system counts it."""
         ...
@@ -41,7 +37,11 @@ class Pages(Protocol):
         ...
 
     def back(self, offset: int, nbytes: int) -> None:
-        """Put pages under a stretch."""
+        """Put pages of zeros under a stretch; `OutOfPages` where the system has none, and nothing changed."""
+        ...
+
+    def settle(self) -> None:
+        """Wait until work in flight on the range is done."""
         ...
 
     def release(self, offset: int, nbytes: int) -> None:
@@ -53,8 +53,19 @@ class Pages(Protocol):
         ...
 
     def close(self) -> None:
-        """Return everything; tensors over the range keep their addresses but lose their contents."""
+        """Return everything; tensors over the range lose their contents and must not be used any more."""
         ...
+
+
+class OutOfPages(MemoryError):
+    """The system has no pages left for a stretch."""
+
+    def __init__(self, *, nbytes: int, free_bytes: int) -> None:
+        self.nbytes = nbytes
+        self.free_bytes = free_bytes
+        super().__init__(
+            f"backing {nbytes:,} bytes: the device has {free_bytes:,} bytes free. Release a stretch first."
+        )
 
 
 class HostPages:
@@ -113,6 +124,9 @@ class HostPages:
 
     def back(self, offset: int, nbytes: int) -> None:
         """Nothing to do: the system puts a page where one is touched."""
+
+    def settle(self) -> None:
+        """Nothing to do: a CPU's work is done when its call returns."""
 
     def release(self, offset: int, nbytes: int) -> None:
         """Punch a hole in the file: the pages leave every process that maps it."""
