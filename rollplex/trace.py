@@ -15,6 +15,8 @@ if TYPE_CHECKING:
     import pandas
     import plotly.graph_objects as go
 
+    from rollplex.memory.lifetime import Lifetimes
+
 
 @dataclass(frozen=True, slots=True)
 class Tick:
@@ -46,6 +48,8 @@ class MemorySample:
     """When, in seconds on the trace's clock."""
     owners: Mapping[str, int]
     """Owner (e.g. ``"policy.weights"``, ``"rollout.kv"``) -> bytes; shared storages under one owner only."""
+    host: Mapping[str, int] = field(default_factory=dict)
+    """The same for host memory: what lives there, and what was moved off the device."""
 
 
 @dataclass(eq=False)
@@ -62,6 +66,8 @@ class Trace:
     """In the order in which they were taken."""
     schedules: dict[int, str] = field(default_factory=dict)
     """Step index -> name of the schedule it ran under."""
+    budget_bytes: int | None = None
+    """What the owners on the device may hold together, where that is limited."""
     _by_step: dict[int, list[Tick]] = field(default_factory=dict, init=False, repr=False)
     _indexed: int = field(default=0, init=False, repr=False)
 
@@ -82,6 +88,7 @@ class Trace:
             ticks=[t for step in sorted(wanted) for t in self.of_step(step)],
             samples=[s for s in self.samples if s.step in wanted],
             schedules={k: v for k, v in self.schedules.items() if k in wanted},
+            budget_bytes=self.budget_bytes,
         )
 
     def of_step(self, step: int) -> list[Tick]:
@@ -125,6 +132,15 @@ class Trace:
         """Largest sum over owners of any sample; 0 where none was taken."""
         return max((sum(s.owners.values()) for s in self.samples), default=0)
 
+    def check_residency(self) -> Lifetimes:
+        """That every object was on the device exactly between its first latency-critical use and its last use.
+
+        Raises with the first violation; returns what was proven, of which objects, and of which nothing could be.
+        """
+        from rollplex.memory.lifetime import lifetimes
+
+        return lifetimes(self).check()
+
     def to_chrome(self, path: str | Path) -> Path:
         """Write the Chrome-trace JSON that Perfetto and ``chrome://tracing`` open."""
         path = Path(path)
@@ -154,9 +170,15 @@ class Trace:
                     "args": {"step": t.step, "stage": t.stage, "schedule": self.schedules.get(t.step, "")},
                 }
             )
-        events.extend(
-            {"name": "memory", "ph": "C", "ts": s.time_s * 1e6, "pid": 0, "args": dict(s.owners)} for s in self.samples
-        )
+        for name, held in (
+            ("memory", [s.owners for s in self.samples]),
+            ("host memory", [s.host for s in self.samples]),
+        ):
+            events.extend(
+                {"name": name, "ph": "C", "ts": s.time_s * 1e6, "pid": 0, "args": dict(owners)}
+                for s, owners in zip(self.samples, held, strict=True)
+                if owners or name == "memory"
+            )
         return {"traceEvents": events, "displayTimeUnit": "ms", "otherData": {"kind": self.kind, "device": self.device}}
 
     def timeline(self, step: int | None = None) -> go.Figure:
@@ -166,7 +188,7 @@ class Trace:
         return timeline(self, step)
 
     def memory(self, step: int | None = None) -> go.Figure:
-        """Bytes by owner over time as a Plotly figure; every step unless one is named."""
+        """Bytes by owner over time as a Plotly figure, with budget, phases and host memory; every step unless named."""
         from rollplex.views.memory import memory
 
         return memory(self, step)

@@ -57,6 +57,13 @@ class Contract:
     """Stages whose peak it counts toward with all its bytes."""
     residency: str
     """The rule in words."""
+    parts: tuple[str, ...] = ()
+    """Further names under which a trace counts bytes of it."""
+
+    @property
+    def owners(self) -> tuple[str, ...]:
+        """Every name that it has in ledgers and memory samples."""
+        return (self.owner, *self.parts)
 
 
 CONTRACTS: tuple[Contract, ...] = (
@@ -71,6 +78,7 @@ CONTRACTS: tuple[Contract, ...] = (
         away=("freed",),
         peaks=("P1",),
         residency="on the device while decoding, freed when generation ends",
+        parts=("rollout.kv", "engine.kv pool"),
     ),
     Contract(
         name="actor boundary KV",
@@ -83,6 +91,7 @@ CONTRACTS: tuple[Contract, ...] = (
         away=("freed",),
         peaks=("P1", "P2"),
         residency="on the device until its suffix has gone forward and backward",
+        parts=("policy_prefix.boundary", "policy_prefix.gradients"),
     ),
     Contract(
         name="reference boundary KV",
@@ -95,6 +104,7 @@ CONTRACTS: tuple[Contract, ...] = (
         away=("freed",),
         peaks=("P1", "P2"),
         residency="on the device until its suffix is scored",
+        parts=("reference_prefix.boundary",),
     ),
     Contract(
         name="reference weights",
@@ -131,6 +141,7 @@ CONTRACTS: tuple[Contract, ...] = (
         away=("host", "recomputed"),
         peaks=(),
         residency="offloaded as they are made or dropped and recomputed; handles and a layer in flight remain",
+        parts=("policy_prefix.tape", "policy.activations"),
     ),
     Contract(
         name="suffix activations",
@@ -155,6 +166,7 @@ CONTRACTS: tuple[Contract, ...] = (
         away=("host", "freed"),
         peaks=("P2",),
         residency="offloaded chunk by chunk as they become final, back on the device with their chunk of the update",
+        parts=("gradients",),
     ),
     Contract(
         name="actor weights",
@@ -167,6 +179,7 @@ CONTRACTS: tuple[Contract, ...] = (
         away=("rebuilt",),
         peaks=("P1", "P2", "P3"),
         residency="on the device; dropped at the barrier before the update and rebuilt chunk by chunk",
+        parts=("weights (shared)",),
     ),
     Contract(
         name="master weights and Adam moments",
@@ -179,18 +192,19 @@ CONTRACTS: tuple[Contract, ...] = (
         away=("host",),
         peaks=(),
         residency="in pinned host memory; a chunk at a time on the device",
+        parts=("optimizer.state",),
     ),
 )
 """The ten objects of a step."""
 
 
 def contract(name: str) -> Contract:
-    """The contract of an object, by its name or its owner's name in ledgers.
+    """The contract of an object, by its name or a name it has in ledgers.
 
     >>> contract("policy.boundary").autograd
     'attached'
     """
     for candidate in CONTRACTS:
-        if name in (candidate.name, candidate.owner):
+        if name in (candidate.name, *candidate.owners):
             return candidate
     raise ValueError(f"looking up a contract: no object {name!r}; there are {', '.join(c.name for c in CONTRACTS)}")
