@@ -7,28 +7,31 @@ clock around an asynchronous launch would measure the launch; they are read once
 from __future__ import annotations
 
 import time
-from collections.abc import Generator, Mapping, Sequence
+from collections.abc import Generator, Sequence
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
 from typing import Any
 
 import torch
 
+from rollplex.memory.arena import Arena
+from rollplex.memory.owners import Owners
 from rollplex.phases.phase import Phase
 from rollplex.schedule import Slot, Stage
 from rollplex.step import Step
 from rollplex.trace import MemorySample, Tick, Trace
 
-HELD = ("policy_prefix", "reference_prefix", "rollout")
-"""Fields of a step that hold device memory."""
-
 
 class Recorder:
-    """Appends to one `Trace`; ``origin`` is the moment that the trace calls 0."""
+    """Appends to one `Trace`; ``arena`` is where objects come and go, if there is one."""
 
-    def __init__(self, trace: Trace, phases: Sequence[Phase], device: torch.device) -> None:
+    def __init__(
+        self, trace: Trace, phases: Sequence[Phase], device: torch.device, *, arena: Arena | None = None
+    ) -> None:
         self.trace = trace
         self.phases = tuple(phases)
+        self.arena = arena
+        trace.budget_bytes = None if arena is None else arena.budget_bytes
         self.cuda = device.type == "cuda"
         self.device = device
         self._origin = time.perf_counter()
@@ -37,7 +40,8 @@ class Recorder:
             self._start.record()
         self._pending: list[_Pending] = []
         self._streams: dict[str, Any] = {}
-        self._last: Mapping[str, int] = {}
+        self._samples: list[tuple[int, Any, Owners]] = []
+        self._last: Owners | None = None
 
     def now(self) -> float:
         """Seconds on the trace's clock."""
@@ -48,8 +52,10 @@ class Recorder:
         if step.index in self.trace.schedules:
             self.trace.forget(step.index)
             self._pending.clear()
-            self._last = {}
+            self._samples.clear()
+            self._last = None
         self.trace.schedules[step.index] = schedule
+        self.sample(step)  # what is there before the first tick
 
     @contextmanager
     def lane(self, lane: str) -> Generator[None]:
@@ -80,36 +86,34 @@ class Recorder:
             self.trace.ticks.append(pending.tick(start, pending.end))
 
     def sample(self, step: Step) -> None:
-        """Bytes by owner, if they changed since the last sample."""
+        """Bytes by owner, if they changed since the last sample; call it where a lane's own stream is current."""
         owners = self.owners(step)
-        if owners != self._last:
-            self.trace.samples.append(MemorySample(step.index, self.now(), owners))
-            self._last = owners
+        if owners == self._last:
+            return
+        self._last = owners
+        if self.cuda:
+            event = torch.cuda.Event(enable_timing=True)
+            event.record(torch.cuda.current_stream(self.device))
+            self._samples.append((step.index, event, owners))
+        else:
+            self.trace.samples.append(MemorySample(step.index, self.now(), owners.device, owners.host))
 
-    def owners(self, step: Step) -> dict[str, int]:
-        """Owner -> bytes now; storages that several resources share count under the first."""
-        seen: set[int] = set()
-        owners: dict[str, int] = {}
-        for phase in self.phases:
-            for resource in (*phase.reads, *phase.mutates):
-                fresh = resource.bytes_beyond(seen)
-                if fresh:
-                    owners[resource.name] = owners.get(resource.name, 0) + fresh
-            owners |= phase.held()
-        for field in HELD:
-            value = getattr(step, field)
-            if value is not None:
-                owners |= value.memory(field)
-        return owners
+    def owners(self, step: Step | None) -> Owners:
+        """Bytes by owner now."""
+        return Owners.of(self.phases, step, self.arena)
 
     def finish(self) -> None:
-        """The step is over: read the device's clock for its ticks."""
+        """The step is over: read the device's clock for its ticks and samples."""
         if self.cuda and self._start is not None:
             torch.cuda.synchronize(self.device)
             for p in self._pending:
                 times = [self._start.elapsed_time(event) / 1e3 for event in (p.start, p.end)]
                 self.trace.ticks.append(p.tick(*times))
+            for index, event, owners in self._samples:
+                time_s = self._start.elapsed_time(event) / 1e3
+                self.trace.samples.append(MemorySample(index, time_s, owners.device, owners.host))
             self._pending.clear()
+            self._samples.clear()
 
     def _stream(self, lane: str) -> Any:
         if lane not in self._streams:

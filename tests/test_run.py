@@ -185,7 +185,7 @@ def test_owners_count_shared_storages_once() -> None:
     made = phases(policy, loss=GRPO(beta=0.04))
     run = Run(task(), made, prompts=2)
     step = run.step()
-    owners = Recorder(Trace(), made, torch.device("cpu")).owners(step)
+    owners = Recorder(Trace(), made, torch.device("cpu")).owners(step).device
     assert "engine.weights" not in owners
     assert owners["policy.weights"] == policy.weights.nbytes
     resources = [r for phase in made for r in (*phase.reads, *phase.mutates)]

@@ -133,6 +133,11 @@ class Arena:
                     held[region.owner] = held.get(region.owner, 0) + self._addresses.rounded(region.nbytes)
         return dict(sorted(held.items(), key=lambda item: (-item[1], item[0])))
 
+    def storages(self) -> set[int]:
+        """Addresses of the storages that lie in it, resident or not."""
+        with self._lock:
+            return {region.bytes.data_ptr() for region in self._regions}
+
     def region(self, owner: str, nbytes: int, *, contents: Contents = "kept", resident: bool = True) -> Region:
         """A new region of zeros; one that is not resident has addresses and takes nothing of the budget."""
         with self._lock:
