@@ -1,15 +1,101 @@
-"""The optimizer of the policy's fused weights: torch's AdamW, over float32 masters where the weights are narrower."""
+"""The optimizer of the policy's fused weights: torch's AdamW, over float32 masters where the weights are narrower.
+
+Here are what every optimizer of a policy offers, the numbers that steer it, and the one whose state stays where the
+weights are. The one that streams its state: `rollplex.optim_streamed`.
+"""
 
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable
-from typing import Any
+from collections.abc import Callable, Generator, Mapping
+from dataclasses import dataclass
+from typing import Any, Protocol
 
 import torch
 
 from rollplex.policy import Policy
 from rollplex.resource import Resource
+
+
+@dataclass(frozen=True, kw_only=True)
+class Recipe:
+    """The numbers that steer AdamW.
+
+    >>> Recipe(lr=1e-4).learning_rate(0)
+    0.0001
+    """
+
+    lr: float | Callable[[int], float] = 1e-4
+    """Learning rate, or a function of the step's index."""
+    betas: tuple[float, float] = (0.9, 0.999)
+    """Decay of the two moments."""
+    eps: float = 1e-8
+    """Added to the root of the second moment."""
+    weight_decay: float = 0.0
+    """Decoupled from the gradient."""
+    max_grad_norm: float = 1.0
+    """The global norm that larger gradients are scaled down to."""
+
+    def __post_init__(self) -> None:
+        if not self.max_grad_norm > 0:
+            raise ValueError(
+                f"making an optimizer: max_grad_norm is {self.max_grad_norm}; it must be > 0 (inf for no limit)"
+            )
+
+    def learning_rate(self, step: int) -> float:
+        """Learning rate of a step."""
+        return float(self.lr(step)) if callable(self.lr) else self.lr
+
+    def clip(self, norm: float) -> float | None:
+        """What gradients of a norm are multiplied by, or None where they stay as they are."""
+        return self.max_grad_norm / (norm + 1e-6) if norm > self.max_grad_norm else None
+
+    def adam(self, weights: list[torch.Tensor]) -> torch.optim.AdamW:
+        """torch's optimizer with these numbers."""
+        return torch.optim.AdamW(
+            weights, lr=self.learning_rate(0), betas=self.betas, eps=self.eps, weight_decay=self.weight_decay
+        )
+
+
+class Optimizer(Protocol):
+    """Takes steps with a policy's gradients."""
+
+    @property
+    def recipe(self) -> Recipe:
+        """The numbers that steer it."""
+        ...
+
+    @property
+    def state(self) -> Resource:
+        """What it holds on the device."""
+        ...
+
+    def norm(self) -> float:
+        """Global 2-norm of the policy's gradients."""
+        ...
+
+    def prepare(self) -> Generator[str, None, None]:
+        """All of a step that can fail or be abandoned: after it no memory is asked for, and no weight has moved."""
+        ...
+
+    def commit(self, index: int, norm: float) -> Generator[str, None, None]:
+        """Clip to the norm limit and step, writing the weights where every reader has them; closed early, it ends."""
+        ...
+
+    def state_dict(self) -> dict[str, Any]:
+        """Everything that resuming exactly needs, besides the weights."""
+        ...
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Restore what `state_dict` gave, of this optimizer or of the other kind."""
+        ...
+
+
+@torch.no_grad()
+def gradient_norm(policy: Policy) -> float:
+    """Global 2-norm of a policy's gradients."""
+    gradients = policy.gradients.tensors
+    return float(torch.linalg.vector_norm(torch.stack(torch._foreach_norm(list(gradients))).to(torch.float64)))
 
 
 class AdamW:
@@ -22,33 +108,17 @@ class AdamW:
     0.0001
     """
 
-    def __init__(
-        self,
-        policy: Policy,
-        *,
-        lr: float | Callable[[int], float] = 1e-4,
-        betas: tuple[float, float] = (0.9, 0.999),
-        eps: float = 1e-8,
-        weight_decay: float = 0.0,
-        max_grad_norm: float = 1.0,
-    ) -> None:
-        if not max_grad_norm > 0:
-            raise ValueError(
-                f"making an optimizer: max_grad_norm is {max_grad_norm}; it must be > 0 (inf for no limit)"
-            )
+    def __init__(self, policy: Policy, **recipe: Any) -> None:
+        self.recipe = Recipe(**recipe)
         self._policy = policy
-        self._lr = lr
-        self.max_grad_norm = max_grad_norm
         weights = policy.weights.tensors
         narrow = policy.model.dtype.itemsize < 4
         self._masters = [w.detach().float() if narrow else w for w in weights]
-        self._adam = torch.optim.AdamW(
-            self._masters, lr=self.learning_rate(0), betas=betas, eps=eps, weight_decay=weight_decay
-        )
+        self._adam = self.recipe.adam(self._masters)
 
     def learning_rate(self, step: int) -> float:
         """Learning rate of a step."""
-        return float(self._lr(step)) if callable(self._lr) else self._lr
+        return self.recipe.learning_rate(step)
 
     @property
     def state(self) -> Resource:
@@ -56,18 +126,26 @@ class AdamW:
         moments = [t for s in self._adam.state.values() for t in s.values() if isinstance(t, torch.Tensor) and t.dim()]
         return Resource("optimizer.state", (*moments, *(master for master, _ in self._narrow())))
 
-    @torch.no_grad()
     def norm(self) -> float:
         """Global 2-norm of the policy's gradients."""
-        gradients = self._policy.gradients.tensors
-        return float(torch.linalg.vector_norm(torch.stack(torch._foreach_norm(list(gradients))).to(torch.float64)))
+        return gradient_norm(self._policy)
+
+    def prepare(self) -> Generator[str, None, None]:
+        """Nothing: all of it is there."""
+        yield from ()
+
+    def commit(self, index: int, norm: float) -> Generator[str, None, None]:
+        """One tick."""
+        self.step(index, norm)
+        yield "adamw"
 
     @torch.no_grad()
     def step(self, index: int, norm: float) -> None:
         """Clip to the norm limit and take one step, writing the weights where every reader has them."""
         gradients = list(self._policy.gradients.tensors)
-        if norm > self.max_grad_norm:
-            torch._foreach_mul_(gradients, self.max_grad_norm / (norm + 1e-6))
+        scale = self.recipe.clip(norm)
+        if scale is not None:
+            torch._foreach_mul_(gradients, scale)
         for group in self._adam.param_groups:
             group["lr"] = self.learning_rate(index)
         for master, weight, gradient in zip(self._masters, self._policy.weights.tensors, gradients, strict=True):
@@ -83,7 +161,7 @@ class AdamW:
         return {"adam": copy.deepcopy(self._adam.state_dict()), "masters": [m.clone() for m, _ in self._narrow()]}
 
     @torch.no_grad()
-    def load_state_dict(self, state: dict[str, Any]) -> None:
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Restore what `state_dict` gave."""
         # Copied: torch keeps the tensors it is given, and would go on to write into the caller's.
         self._adam.load_state_dict(copy.deepcopy(state["adam"]))
@@ -95,4 +173,5 @@ class AdamW:
         return [(m, w) for m, w in zip(self._masters, self._policy.weights.tensors, strict=True) if m is not w]
 
     def __repr__(self) -> str:
-        return f"AdamW(lr {self.learning_rate(0):g}, {len(self._masters)} tensors, norm limit {self.max_grad_norm:g})"
+        limit = self.recipe.max_grad_norm
+        return f"AdamW(lr {self.learning_rate(0):g}, {len(self._masters)} tensors, norm limit {limit:g})"

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Generator
-from typing import final
+from typing import Any, final
 
-from rollplex.optim import AdamW
+from rollplex.memory.pool import HostPool
+from rollplex.optim import AdamW, Optimizer
+from rollplex.optim_streamed import StreamedAdamW
 from rollplex.phases.phase import Phase, Tick
 from rollplex.policy import Policy
 from rollplex.resource import Resource
@@ -17,8 +19,13 @@ from rollplex.step import SuffixStats, UpdateStats
 class Update(Phase):
     """AdamW over the policy's gradients; raises the policy's version by one.
 
+    With ``chunk_bytes`` the state lives on the host, in ``pool`` or in one of its own, and visits the device in chunks
+    of at most so many bytes; the numbers are the same. `rollplex.optim_streamed.CHUNK_BYTES` is a good size.
+
     >>> Update(Policy.tiny(), lr=1e-4).writes
     'update'
+    >>> Update(Policy.tiny(), lr=1e-4, chunk_bytes=2**20).optimizer
+    StreamedAdamW(lr 0.0001, 20 chunks, norm limit 1)
     """
 
     def __init__(
@@ -30,10 +37,22 @@ class Update(Phase):
         eps: float = 1e-8,
         weight_decay: float = 0.0,
         max_grad_norm: float = 1.0,
+        chunk_bytes: int | None = None,
+        pool: HostPool | None = None,
     ) -> None:
+        if pool is not None and chunk_bytes is None:
+            raise ValueError(
+                "making an Update: it was given a pool and no chunk_bytes, so its state would stay on the device. "
+                "Give chunk_bytes too, or leave the pool out."
+            )
         self.policy = policy
-        self.optimizer = AdamW(
-            policy, lr=lr, betas=betas, eps=eps, weight_decay=weight_decay, max_grad_norm=max_grad_norm
+        numbers: dict[str, Any] = dict(
+            lr=lr, betas=betas, eps=eps, weight_decay=weight_decay, max_grad_norm=max_grad_norm
+        )
+        self.optimizer: Optimizer = (
+            AdamW(policy, **numbers)
+            if chunk_bytes is None
+            else StreamedAdamW(policy, chunk_bytes=chunk_bytes, pool=pool, **numbers)
         )
 
     @property
@@ -66,15 +85,18 @@ class Update(Phase):
                 "Nothing was changed. Look at step.suffix, lower the learning rate, or use a wider type."
             )
         yield "gradient norm"
-        self.optimizer.step(suffix.step, norm)
-        self.policy.version += 1
-        yield "adamw"
+        yield from self.optimizer.prepare()
+        try:
+            yield from self.optimizer.commit(suffix.step, norm)
+        finally:  # whatever happened, these are not the weights of the version before
+            self.policy.version += 1
+        recipe = self.optimizer.recipe
         return UpdateStats(
             version=self.policy.version,
             step=suffix.step,
             grad_norm=norm,
-            learning_rate=self.optimizer.learning_rate(suffix.step),
-            clipped=norm > self.optimizer.max_grad_norm,
+            learning_rate=recipe.learning_rate(suffix.step),
+            clipped=norm > recipe.max_grad_norm,
         )
 
     def _first_bad(self) -> str:

@@ -1,0 +1,80 @@
+"""State of an optimizer in host memory: rows as long as all weights together, cut into chunks that each lie in one piece.
+
+It knows where every element is. It does not know what the rows mean.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+
+from rollplex.chunks import Chunk
+from rollplex.memory.pool import ALIGNMENT, HostPool, Slot
+
+
+class HostState:
+    """A few rows over all elements of a list of tensors, in slots of a pool; zeros at first.
+
+    >>> from rollplex.chunks import chunks
+    >>> state = HostState(chunks([20, 30], 32), num_rows=2, dtype=torch.float32)
+    >>> state.scatter(1, [torch.ones(20), torch.ones(30)])
+    >>> state.chunk(0).sum(1)
+    tensor([ 0., 32.])
+    """
+
+    def __init__(
+        self,
+        plan: Sequence[Chunk],
+        *,
+        num_rows: int,
+        dtype: torch.dtype,
+        pool: HostPool | None = None,
+        pinned: bool = False,
+        owner: str = "policy.optimizer",
+    ) -> None:
+        self.plan = plan
+        self.num_rows = num_rows
+        self.dtype = dtype
+        sizes = [num_rows * chunk.num * dtype.itemsize for chunk in plan]
+        self.nbytes = sum(-(-size // ALIGNMENT) * ALIGNMENT for size in sizes)
+        pool = HostPool(self.nbytes, pinned=pinned) if pool is None else pool
+        self._slots: list[Slot] = []
+        try:
+            for size in sizes:
+                self._slots.append(pool.take(owner, size))
+        except Exception:
+            self.free()
+            raise
+        for place in range(len(plan)):
+            self.chunk(place).zero_()
+
+    def chunk(self, place: int) -> torch.Tensor:
+        """``[rows, elements]`` of one chunk."""
+        return self._slots[place].tensor((self.num_rows, self.plan[place].num), self.dtype)
+
+    def gathered(self, row: int, like: Sequence[torch.Tensor]) -> list[torch.Tensor]:
+        """A row in the shapes of the tensors, as copies."""
+        whole = [torch.empty(tensor.shape, dtype=self.dtype) for tensor in like]
+        for place, chunk in enumerate(self.plan):
+            for piece in chunk.pieces:
+                piece.of(whole).copy_(piece.within(self.chunk(place)[row]))
+        return whole
+
+    def scatter(self, row: int, whole: Sequence[torch.Tensor]) -> None:
+        """Write a row from tensors; the way back from `gathered`."""
+        for place, chunk in enumerate(self.plan):
+            for piece in chunk.pieces:
+                piece.within(self.chunk(place)[row]).copy_(piece.of(whole))
+
+    def copy_(self, other: HostState) -> HostState:
+        """Take over what another state of the same plan holds."""
+        for place in range(len(self.plan)):
+            self.chunk(place).copy_(other.chunk(place))
+        return self
+
+    def free(self) -> None:
+        """Give the slots back."""
+        for slot in self._slots:
+            slot.free()
+        self._slots.clear()
