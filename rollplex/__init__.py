@@ -12,6 +12,7 @@ from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from rollplex import memory as memory
     from rollplex import tasks as tasks
     from rollplex.compare import compare as compare
     from rollplex.doctor import doctor as doctor
@@ -23,6 +24,7 @@ if TYPE_CHECKING:
     from rollplex.losses import GRPO as GRPO
     from rollplex.losses import DrGRPO as DrGRPO
     from rollplex.memory.footprint import footprint as footprint
+    from rollplex.memory.ledger import ledger as ledger
     from rollplex.phases.decode import Decode as Decode
     from rollplex.phases.prefix import Prefix as Prefix
     from rollplex.phases.reward import Reward as Reward
@@ -89,6 +91,7 @@ _HOME = {
     "doctor": "doctor",
     "evaluate": "evaluate",
     "footprint": "memory.footprint",
+    "ledger": "memory.ledger",
     "log": "log",
     "report": "views.report",
     "verify": "verify",
@@ -98,6 +101,7 @@ _HOME = {
 
 __all__ = [  # noqa: PLE0604  # pyright: ignore[reportUnsupportedDunderAll] - the table above is the one list
     "__version__",
+    "memory",
     "tasks",
     *_HOME,
 ]
@@ -119,8 +123,8 @@ sys.modules[__name__].__class__ = _Package
 def __getattr__(name: str) -> Any:
     if name in _HOME:
         return getattr(import_module(f"rollplex.{_HOME[name]}"), name)
-    if name == "tasks":
-        return import_module("rollplex.tasks")
+    if name in ("memory", "tasks"):
+        return import_module(f"rollplex.{name}")
     if name == "__version__":
         return _version()
     raise AttributeError(_unknown(name))

@@ -13,18 +13,36 @@ if TYPE_CHECKING:
     from rollplex.memory.arena import OutOfDeviceMemory as OutOfDeviceMemory
     from rollplex.memory.contracts import CONTRACTS as CONTRACTS
     from rollplex.memory.explanation import explain as explain
+    from rollplex.memory.ledger import Ledger as Ledger
+    from rollplex.memory.lifetime import Lifetimes as Lifetimes
+    from rollplex.memory.lifetime import ResidencyError as ResidencyError
+    from rollplex.memory.lifetime import lifetimes as lifetimes
     from rollplex.memory.pool import HostPool as HostPool
 
 _HOME = {
     "Arena": "arena",
     "CONTRACTS": "contracts",
     "HostPool": "pool",
+    "Ledger": "ledger",
+    "Lifetimes": "lifetime",
     "OutOfDeviceMemory": "arena",
+    "ResidencyError": "lifetime",
     "explain": "explanation",
+    "lifetimes": "lifetime",
 }
 """Public name -> the module of this folder that defines it."""
 
-__all__ = ["CONTRACTS", "Arena", "HostPool", "OutOfDeviceMemory", "explain"]
+__all__ = [
+    "CONTRACTS",
+    "Arena",
+    "HostPool",
+    "Ledger",
+    "Lifetimes",
+    "OutOfDeviceMemory",
+    "ResidencyError",
+    "explain",
+    "lifetimes",
+]
 
 
 def __getattr__(name: str) -> Any:
