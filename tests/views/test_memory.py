@@ -36,6 +36,35 @@ def test_the_budget_is_drawn_and_told() -> None:
     assert not memory(fakes.trace(0)).layout.shapes
 
 
+def test_the_traces_own_budget_is_drawn_unless_another_is_given() -> None:
+    trace = fakes.trace(0)
+    trace.budget_bytes = 20 * 2**20
+    assert memory(trace, 0).layout.shapes[0].y0 == 20
+    assert memory(trace, 0, budget_bytes=16 * 2**20).layout.shapes[0].y0 == 16
+
+
+def test_host_memory_has_a_panel_of_its_own() -> None:
+    samples = [
+        MemorySample(0, 0.0, {"weights": 4 * 2**20}, {"optimizer": 8 * 2**10}),
+        MemorySample(0, 1.0, {}, {"optimizer": 8 * 2**10, "weights": 4 * 2**20}),
+    ]
+    figure = memory(Trace(samples=samples, schedules={0: "S"}, budget_bytes=4 * 2**20))
+    host = {area.name: area for area in figure.data if area.yaxis == "y3"}
+    assert list(host["weights"].y) == [0, 4, 4]
+    assert host["optimizer"].showlegend
+    assert not host["weights"].showlegend, "it is in the legend once"
+    weights = next(area for area in figure.data if area.name == "weights" and area.yaxis != "y3")
+    assert weights.line.color == host["weights"].line.color
+    panels = [figure.layout.yaxis.domain, figure.layout.yaxis3.domain]
+    assert panels[1][1] < panels[0][0], "the panels do not overlap"
+    assert figure.layout.shapes[0].yref == "y", "the budget is the device's"
+    assert "peak 4 MiB of 4 MiB" in figure.layout.title.text
+
+
+def test_without_host_memory_there_is_no_empty_panel() -> None:
+    assert "yaxis3" not in memory(fakes.trace(0)).layout.to_plotly_json()
+
+
 def test_phases_and_memory_share_their_time() -> None:
     figure = memory(fakes.trace(0, 1), 1)
     update = next(bars for bars in figure.data if bars.name == "update")
