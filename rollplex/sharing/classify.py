@@ -94,6 +94,26 @@ def classify(train: Layout, rollout: Sequence[Layout]) -> Sharing:
     )
 
 
+def partners(train: Sequence[Layout], engine: Sequence[Layout]) -> dict[str, list[Layout]]:
+    """For each of the trainer's tensors the engine's with a parameter in common; both must hold the same names.
+
+    >>> from rollplex.sharing.layout import Piece
+    >>> norm = Layout(tensor="norm", pieces=(Piece(name="norm", rows=8),))
+    >>> partners([norm], [norm])["norm"] == [norm]
+    True
+    """
+    homes = {piece.name: layout for layout in engine for piece in layout.pieces}
+    ours = {piece.name for layout in train for piece in layout.pieces}
+    if ours != set(homes):
+        raise ValueError(
+            f"matching parameters: only the trainer has {sorted(ours - set(homes))}, only the engine has "
+            f"{sorted(set(homes) - ours)}. Both must describe the same model."
+        )
+    return {
+        layout.tensor: list({homes[p.name].tensor: homes[p.name] for p in layout.pieces}.values()) for layout in train
+    }
+
+
 def fit(inner: Layout, owners: Sequence[Layout]) -> Sharing | None:
     """The verdict on ``inner`` as a view of one of ``owners``; None if they do not hold all its elements."""
     runs = _runs(inner, owners)

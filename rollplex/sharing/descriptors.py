@@ -63,6 +63,8 @@ class MegatronTrainer:
     vocabulary_multiple: int = 64
     """Vocabulary rows are padded to a multiple of this. Megatron's own default is 128 times its TP degree, which makes
     152,064 rows 152,576 at TP 8 and moves every boundary: then an engine that pads to 64 cannot share the embedding."""
+    min_block_bytes: int = PAGE_BYTES
+    """Least bytes of a block of gate or up that can be an operand by itself. Blocks of one region can be of any size."""
 
     def layouts(self, model: ModelShape, tp: int, rank: int, *parts: Part) -> tuple[Layout, ...]:
         """The tensors of one rank of ``tp``.
@@ -73,7 +75,7 @@ class MegatronTrainer:
         [('q_proj', 1920, 640), ('k_proj', 384, 128), ('v_proj', 384, 128)]
         """
         _check_heads(model, tp)
-        rules = _Rules(model, tp, self.vocabulary_multiple, min_block_bytes=PAGE_BYTES)
+        rules = _Rules(model, tp, self.vocabulary_multiple, min_block_bytes=self.min_block_bytes)
         layouts = []
         for group in _packed(model.parameters(*parts), "language"):
             layout = rules.layout(_name(group, {"query": "linear_qkv", "gate": "linear_fc1"}), group).on(rank)

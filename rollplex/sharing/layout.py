@@ -9,9 +9,10 @@ A logical parameter is what a checkpoint names, seen as a matrix: ``[out, in]``;
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
+from math import prod
 from typing import Literal
 
 Storage = Literal["rows", "columns"]
@@ -211,3 +212,19 @@ class Layout:
             if top < bottom:
                 yield Block(block.name, block.row + top - start, bottom - top, block.column, block.columns)
             start += block.rows
+
+
+def replicated(shapes: Mapping[str, Sequence[int]], element_bytes: int = 2) -> tuple[Layout, ...]:
+    """Layouts of tensors that every rank holds whole, such as buffers, which no checkpoint names.
+
+    >>> [(layout.tensor, layout.rows, layout.columns) for layout in replicated({"inv_freq": (16,)})]
+    [('inv_freq', 16, 1)]
+    """
+    return tuple(
+        Layout(
+            tensor=name,
+            pieces=(Piece(name=name, rows=shape[0], columns=prod(shape[1:])),),
+            element_bytes=element_bytes,
+        )
+        for name, shape in shapes.items()
+    )

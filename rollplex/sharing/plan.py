@@ -11,7 +11,7 @@ from typing import Any
 
 from rollplex.published import shape
 from rollplex.shapes import ModelShape, Part
-from rollplex.sharing.classify import NAMES, Case, Sharing, classify
+from rollplex.sharing.classify import NAMES, Case, Sharing, classify, partners
 from rollplex.sharing.descriptors import VLLM, Descriptor, MegatronTrainer, TorchTrainer
 from rollplex.sharing.layout import Layout
 
@@ -115,12 +115,12 @@ def sharing_plan(
     for place in ranks:
         train = trainer.layouts(model, train_tp, place.train_rank, *parts)
         engine = rollout.layouts(model, rollout_tp, place.rollout_shard, *parts)
-        partners = _partners(train, engine)
-        sharings = [classify(layout, partners[layout.tensor]) for layout in train]
+        found = partners(train, engine)
+        sharings = [classify(layout, found[layout.tensor]) for layout in train]
         for layout, sharing in zip(train, sharings, strict=True):
             seen = verdicts.get(layout.tensor)
             verdicts[layout.tensor] = sharing if seen is None or sharing.case > seen.case else seen
-        costs.append(list(zip(train, partners.values(), strict=True)))
+        costs.append(list(zip(train, found.values(), strict=True)))
     per_device = [_cost(device, verdicts) for device in costs]
     worst = {name: max(cost[name] for cost in per_device) for name in per_device[0]}
     sizes = {p.name: p.num_elements for p in model.parameters(*parts)}
@@ -162,36 +162,22 @@ def rank_map(train_tp: int, rollout_tp: int) -> tuple[Ranks, ...]:
     return tuple(Ranks(train_rank=r, rollout_replica=r % q, rollout_shard=r // q) for r in range(train_tp))
 
 
-def _partners(train: Sequence[Layout], engine: Sequence[Layout]) -> dict[str, list[Layout]]:
-    """For each of the trainer's tensors the engine's with a parameter in common; both must hold the same names."""
-    homes = {piece.name: layout for layout in engine for piece in layout.pieces}
-    ours = {piece.name for layout in train for piece in layout.pieces}
-    if ours != set(homes):
-        raise ValueError(
-            f"matching parameters: only the trainer has {sorted(ours - set(homes))}, only the engine has "
-            f"{sorted(set(homes) - ours)}. Both must describe the same model."
-        )
-    return {
-        layout.tensor: list({homes[p.name].tensor: homes[p.name] for p in layout.pieces}.values()) for layout in train
-    }
-
-
 def _cost(device: Sequence[tuple[Layout, list[Layout]]], verdicts: dict[str, Sharing]) -> dict[str, int]:
     """Bytes on one device, and those that move after an update."""
-    rollout = {partner.tensor: partner for _, partners in device for partner in partners}
+    rollout = {partner.tensor: partner for _, matches in device for partner in matches}
     total = dict.fromkeys(("duplicate_bytes_per_device", "buffer_bytes_per_device", "copied_bytes_per_update"), 0) | {
         "rollout_bytes_per_device": sum(layout.nbytes for layout in rollout.values())
     }
     own = 0
-    for layout, partners in device:
-        here = [(block, theirs) for p in partners for theirs in p.held for block in layout.held]
+    for layout, matches in device:
+        here = [(block, theirs) for p in matches for theirs in p.held for block in layout.held]
         common = [c for c in (block.common(theirs) for block, theirs in here) if c is not None]
         num_bytes = sum(c.rows * c.columns for c in common) * layout.element_bytes
         own += num_bytes
         total["duplicate_bytes_per_device"] += layout.nbytes
         if verdicts[layout.tensor].case == 3:
             names = {piece.name for piece in layout.pieces}
-            blocks = [block for p in partners for block in p.held if block.name in names]
+            blocks = [block for p in matches for block in p.held if block.name in names]
             total["buffer_bytes_per_device"] += sum(b.rows * b.columns for b in blocks) * layout.element_bytes
             total["copied_bytes_per_update"] += num_bytes
     return total | {"exchange_bytes_per_update": total["rollout_bytes_per_device"] - own}
