@@ -4,7 +4,8 @@ A tensor over a region keeps its address, shape and strides while its pages are 
 engine in another process stay bound. What a region holds is kept in the host pool meanwhile, or declared regenerable
 and dropped. Which pages: `rollplex.memory.pages`.
 
-On a machine without a GPU the host's memory stands for a device's, and the budget is enforced as a device would.
+On a machine without a GPU the host's memory stands for a device's, and the budget is enforced as a device would. What
+torch allocates by itself counts against the same budget once it is charged.
 """
 
 from __future__ import annotations
@@ -16,12 +17,14 @@ from typing import Literal
 
 import torch
 
+from rollplex.memory.charge import Charge
 from rollplex.memory.free_list import FreeList
 from rollplex.memory.pages import HostPages, OutOfPages, Pages
 from rollplex.memory.pool import HostPool, Slot
 
-Contents = Literal["kept", "regenerable"]
-"""Copied to the host pool on eviction; or dropped, because something else can make them again."""
+Contents = Literal["kept", "frozen", "regenerable"]
+"""Copied to the host pool on eviction; copied there once and for all, because they never change; or dropped, because
+something else can make them again."""
 
 
 class Region:
@@ -97,6 +100,8 @@ class Arena:
         self.pool = pool
         self._addresses = FreeList(nbytes=pages.nbytes, granularity=pages.granularity)
         self._regions: set[Region] = set()
+        self._held: dict[str, int] = {}
+        self._fullest: dict[str, int] = {}
         self._lock = RLock()
 
     @classmethod
@@ -121,17 +126,37 @@ class Arena:
 
     @property
     def resident_bytes(self) -> int:
-        """Bytes of regions with pages under them."""
-        return sum(self.owners().values())
+        """Bytes of regions with pages under them, and of charges."""
+        return sum(self._held.values())
 
     def owners(self) -> dict[str, int]:
         """Resident bytes by owner, the largest first."""
         with self._lock:
-            held: dict[str, int] = {}
-            for region in self._regions:
-                if region.resident:
-                    held[region.owner] = held.get(region.owner, 0) + self._addresses.rounded(region.nbytes)
-        return dict(sorted(held.items(), key=lambda item: (-item[1], item[0])))
+            return dict(sorted(self._held.items(), key=lambda item: (-item[1], item[0])))
+
+    def fullest(self) -> dict[str, int]:
+        """Resident bytes by owner at the fullest moment since this was last asked; from now on a new one is looked for."""
+        with self._lock:
+            found, self._fullest = self._fullest, dict(self._held)
+            return found
+
+    def charge(self, owner: str, nbytes: int) -> Charge:
+        """Count bytes that torch allocated against the budget, for as long as the charge lives."""
+        with self._lock:
+            self._check_budget(owner, nbytes)
+            self._count(owner, nbytes)
+        return Charge(owner, nbytes, self._give_back)
+
+    def _give_back(self, owner: str, nbytes: int) -> None:
+        self._count(owner, -nbytes)
+
+    def _count(self, owner: str, nbytes: int) -> None:
+        with self._lock:
+            self._held[owner] = self._held.get(owner, 0) + nbytes
+            if not self._held[owner]:
+                del self._held[owner]
+            if nbytes > 0 and sum(self._held.values()) > sum(self._fullest.values()):
+                self._fullest = dict(self._held)
 
     def storages(self) -> set[int]:
         """Addresses of the storages that lie in it, resident or not."""
@@ -142,7 +167,7 @@ class Arena:
         """A new region of zeros; one that is not resident has addresses and takes nothing of the budget."""
         with self._lock:
             if resident:
-                self._check_budget(owner, nbytes)
+                self._check_budget(owner, self._addresses.rounded(nbytes))
             offset = self._addresses.take(nbytes)
             if offset is None:
                 raise ValueError(
@@ -166,13 +191,12 @@ class Arena:
             self._check_alive(region, "evicting")
             if not region.resident:
                 return
-            if region.contents == "kept":
+            if region.contents != "regenerable" and region.slot is None:
                 slot = self.pool.take(region.owner, region.nbytes)
                 self.pages.settle()  # another lane may still be writing what is copied here
                 slot.bytes.copy_(region.bytes)
                 region.slot = slot
-            self.pages.release(region.offset, self._addresses.rounded(region.nbytes))
-            region.resident = False
+            self._unback(region)
 
     def admit(self, region: Region) -> None:
         """Put pages under a region. Admitting a resident one changes nothing."""
@@ -185,25 +209,29 @@ class Arena:
                     f"admitting {region.owner}: its addresses were read or written while it was evicted, and what was "
                     "there is not its contents. Admit a region before anything uses tensors over it."
                 )
-            self._check_budget(region.owner, region.nbytes)
+            self._check_budget(region.owner, self._addresses.rounded(region.nbytes))
             self._back(region)
             if region.slot is not None:
                 region.bytes.copy_(region.slot.bytes)
-                region.slot.free()
-                region.slot = None
+                if region.contents == "kept":
+                    region.slot.free()
+                    region.slot = None
 
     def free(self, region: Region) -> None:
         """Give pages, addresses and kept contents of a region back."""
         with self._lock:
             if region.freed:
                 return
-            self.pages.release(region.offset, self._addresses.rounded(region.nbytes))
+            if region.resident:
+                self._unback(region)
+            else:  # pages may have come back by a touch
+                self.pages.release(region.offset, self._addresses.rounded(region.nbytes))
             self._addresses.give(region.offset, region.nbytes)
             self._regions.remove(region)
             if region.slot is not None:
                 region.slot.free()
                 region.slot = None
-            region.freed, region.resident = True, False
+            region.freed = True
 
     def close(self) -> None:
         """Free every region and return all pages."""
@@ -216,9 +244,8 @@ class Arena:
             raise RuntimeError(f"{doing} {region.owner}: the region was freed. Make a new one.")
 
     def _check_budget(self, owner: str, nbytes: int) -> None:
-        wanted, owners = self._addresses.rounded(nbytes), self.owners()
-        if sum(owners.values()) + wanted > self.budget_bytes:
-            raise OutOfDeviceMemory(owner=owner, nbytes=wanted, budget_bytes=self.budget_bytes, owners=owners)
+        if self.resident_bytes + nbytes > self.budget_bytes:
+            raise OutOfDeviceMemory(owner=owner, nbytes=nbytes, budget_bytes=self.budget_bytes, owners=self.owners())
 
     def _back(self, region: Region) -> None:
         """Put pages under a region; a device that others have filled is as full as one whose budget is spent."""
@@ -230,6 +257,13 @@ class Arena:
             room = sum(owners.values()) + error.free_bytes
             raise OutOfDeviceMemory(owner=region.owner, nbytes=wanted, budget_bytes=room, owners=owners) from error
         region.resident = True
+        self._count(region.owner, wanted)
+
+    def _unback(self, region: Region) -> None:
+        nbytes = self._addresses.rounded(region.nbytes)
+        self.pages.release(region.offset, nbytes)
+        region.resident = False
+        self._count(region.owner, -nbytes)
 
     def __repr__(self) -> str:
         return f"Arena({self.resident_bytes} of {self.budget_bytes} bytes resident, {len(self._regions)} regions)"
