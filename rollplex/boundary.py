@@ -10,10 +10,12 @@ Shapes: n prompts of one microbatch, P their longest length, H key/value heads, 
 from __future__ import annotations
 
 from collections.abc import Callable, Generator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import torch
 
+from rollplex.memory.arena import Arena
+from rollplex.memory.charge import Charge
 from rollplex.model.attention import PromptKeys, Take
 from rollplex.model.rectangle import Rectangle
 from rollplex.prompts import PromptBatch
@@ -85,6 +87,13 @@ class Boundary:
     """Way back into the prefix; None for a frozen model."""
     gradients: tuple[torch.Tensor, ...] = field(default=())
     """Accumulators in the order of ``output.tensors``, float32 or wider; empty for a frozen model."""
+    charge: Charge | None = None
+    """What it counts against a device's budget, for as long as it lives."""
+
+    def charged(self, arena: Arena, owner: str) -> Boundary:
+        """Itself, counted by an arena together with its accumulators."""
+        sums = sum(gradient.nbytes for gradient in self.gradients)
+        return replace(self, charge=arena.charge(owner, self.nbytes + sums))
 
     @property
     def nbytes(self) -> int:
@@ -143,8 +152,17 @@ class PrefixState:
         """Index of the training step."""
         return self.prompts.step
 
+    def spent(self) -> PrefixState:
+        """What is left of it once its suffix has used it and its memory is wanted: where it came from."""
+        return replace(self, boundaries=())
+
     def expect(self, prompts: PromptBatch) -> None:
-        """Refuse to be used with responses to other prompts."""
+        """Refuse to be used with responses to other prompts, or once its boundaries were freed."""
+        if not self.boundaries:
+            raise ValueError(
+                "using a prefix: its boundaries were freed after their suffix, as the run's memory demands. Run the "
+                "Prefix phase again."
+            )
         if self.prompts is not prompts:
             raise ValueError(
                 f"using a prefix: it was made of {self.prompts}, and the responses are to {prompts}, another batch. "
@@ -157,10 +175,14 @@ class PrefixState:
         return sum(boundary.nbytes for boundary in self.boundaries)
 
     def memory(self, field: str) -> dict[str, int]:
-        """Bytes by owner, for the trace: boundary keys and values, their gradient sums, and the saved graph."""
+        """Bytes by owner, for the trace: boundary keys and values, their gradient sums, and the saved graph.
+
+        What an arena counts is left to it.
+        """
+        uncounted = [boundary for boundary in self.boundaries if boundary.charge is None]
         parts = {
-            f"{field}.boundary": self.nbytes,
-            f"{field}.gradients": sum(g.nbytes for b in self.boundaries for g in b.gradients),
+            f"{field}.boundary": sum(boundary.nbytes for boundary in uncounted),
+            f"{field}.gradients": sum(g.nbytes for b in uncounted for g in b.gradients),
             f"{field}.tape": sum(b.tape.nbytes for b in self.boundaries if b.tape is not None),
         }
         return {name: num for name, num in parts.items() if num}

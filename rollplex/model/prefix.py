@@ -17,31 +17,44 @@ from torch.nn.functional import scaled_dot_product_attention
 from torch.utils.checkpoint import checkpoint
 
 from rollplex.boundary import Boundary, PrefixOutput, Tape
+from rollplex.memory.arena import Arena
 from rollplex.model.attention import per_query_head
 from rollplex.model.model import Model
 from rollplex.model.text import TextLayer
 from rollplex.prompts import Prompt, PromptBatch
-from rollplex.saved import SavedTensors
+from rollplex.saved import Keeping, SavedTensors
 
-TapePolicy = Literal["keep", "recompute", "checkpoint"]
-"""What happens to the prefix's saved tensors until its suffix: kept, dropped, or one a layer kept."""
+TapePolicy = Literal["keep", "offload", "recompute", "checkpoint"]
+"""What happens to the prefix's saved tensors until its suffix: kept, moved to the host, dropped, or one a layer kept."""
 
 
 def boundaries(
-    model: Model, prompts: PromptBatch, *, attached: bool, microbatch_tokens: int, tape: TapePolicy = "keep"
+    model: Model,
+    prompts: PromptBatch,
+    *,
+    attached: bool,
+    microbatch_tokens: int,
+    tape: TapePolicy = "keep",
+    keeping: Keeping | None = None,
+    arena: Arena | None = None,
+    owner: str = "policy.boundary",
 ) -> Generator[str, None, tuple[Boundary, ...]]:
-    """Run the prefix of every prompt, prompts of like length together."""
+    """Run the prefix of every prompt, prompts of like length together.
+
+    ``keeping`` is where saved tensors wait; ``arena`` counts the boundaries, as ``owner``'s.
+    """
     made = []
     for indices in prompts.microbatches(microbatch_tokens):
         batch = [prompts[i] for i in indices]
-        again = partial(prefix_forward, model, batch, attached=True, checkpointed=tape == "checkpoint")
+        again = partial(prefix_forward, model, batch, attached=True, checkpointed=tape == "checkpoint", keeping=keeping)
         if attached and tape != "recompute":
             output = yield from again()
             way_back = Tape(again, output.tensors, output.saved_bytes)
         else:
             output = yield from prefix_forward(model, batch, attached=False)
             way_back = Tape(again) if attached else None
-        made.append(_boundary(model, batch, indices, output, way_back))
+        boundary = _boundary(model, batch, indices, output, way_back)
+        made.append(boundary if arena is None else boundary.charged(arena, owner))
     return tuple(made)
 
 
@@ -65,14 +78,20 @@ def _boundary(
 
 
 def prefix_forward(
-    model: Model, prompts: Sequence[Prompt], *, attached: bool, checkpointed: bool = False
+    model: Model,
+    prompts: Sequence[Prompt],
+    *,
+    attached: bool,
+    checkpointed: bool = False,
+    keeping: Keeping | None = None,
 ) -> Generator[str, None, PrefixOutput]:
     """Run the prefix of a microbatch; the generator's value is what it leaves behind.
 
-    ``attached`` keeps the autograd graph; ``checkpointed`` keeps only each layer's input in it.
+    ``attached`` keeps the autograd graph; ``checkpointed`` keeps only each layer's input in it; ``keeping`` says where
+    what is kept waits: keys and values, which the boundary needs, on the device in any case.
     """
     # Autograd's mode belongs to the thread, not to this generator: it must never be changed across a yield.
-    saved = SavedTensors(model.leaves.values())
+    saved = SavedTensors(model.leaves.values(), keeping=keeping)
     mode = saved.counting if attached else torch.no_grad
     with mode():
         x = model.embed(prompts, checkpointed=checkpointed)
@@ -80,6 +99,7 @@ def prefix_forward(
         cos, sin = model.text.rotary.angles(positions.permute(2, 0, 1).to(model.device), x.dtype)
         cos, sin = cos[:, :, None], sin[:, :, None]
         last = torch.tensor([p.length - 1 for p in prompts], device=model.device)
+    saved.settle()
     yield "vision and embedding"
     keys: list[torch.Tensor] = []
     values: list[torch.Tensor] = []
@@ -93,11 +113,16 @@ def prefix_forward(
                 x, k, v = run(x, cos, sin)
         keys.append(k)
         values.append(v)
+        saved.settle(resident=(k, v))
         yield f"layer {index}"
     with mode():
         last_hidden = model.text.norm(x)
+    saved.settle()
     return PrefixOutput(
-        keys=tuple(keys), values=tuple(values), last_hidden=last_hidden, saved_bytes=saved.nbytes if attached else 0
+        keys=tuple(keys),
+        values=tuple(values),
+        last_hidden=last_hidden,
+        saved_bytes=0 if saved.keeping.arena is not None else saved.nbytes,  # an arena counts for itself
     )
 
 

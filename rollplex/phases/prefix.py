@@ -6,19 +6,22 @@ from collections.abc import Generator
 from typing import final, get_args
 
 from rollplex.boundary import PrefixState
+from rollplex.memory.pool import HostPool
 from rollplex.model.prefix import TapePolicy, boundaries
 from rollplex.phases.phase import Phase, Tick
 from rollplex.policy import Policy, Reference
 from rollplex.prompts import PromptBatch
 from rollplex.resource import Resource
+from rollplex.saved import Keeping
 
 
 @final
 class Prefix(Phase):
     """The prompt forward of the training actor (attached to autograd) or of the reference (detached).
 
-    ``tape="keep"`` saves the actor's graph until its suffix; ``"recompute"`` drops it at once and runs the prefix again
-    in the backward pass; ``"checkpoint"`` keeps each layer's input and recomputes the layer. Gradients are the same.
+    ``tape="keep"`` saves the actor's graph until its suffix; ``"offload"`` moves it to ``pool`` layer by layer and back in
+    the backward pass; ``"recompute"`` drops it at once and runs the prefix again in the backward pass; ``"checkpoint"``
+    keeps each layer's input and recomputes the layer. Gradients are the same.
 
     >>> policy = Policy.tiny()
     >>> Prefix(policy).writes, Prefix(Reference(policy)).writes
@@ -30,12 +33,14 @@ class Prefix(Phase):
         owner: Policy | Reference,
         *,
         tape: TapePolicy = "keep",
+        pool: HostPool | None = None,
         microbatch_tokens: int = 8192,
     ) -> None:
         if tape not in get_args(TapePolicy):
             raise ValueError(f"making a Prefix: tape is {tape!r}; it must be one of {get_args(TapePolicy)}")
         self.owner = owner
         self.tape: TapePolicy = tape
+        self.pool = pool
         self.microbatch_tokens = microbatch_tokens
 
     @property
@@ -62,5 +67,17 @@ class Prefix(Phase):
             attached=isinstance(self.owner, Policy),
             tape=self.tape,
             microbatch_tokens=self.microbatch_tokens,
+            keeping=self._keeping(),
         )
         return PrefixState(boundaries=made, version=version, prompts=prompts)
+
+    def _keeping(self) -> Keeping:
+        """Where saved tensors wait."""
+        if self.tape != "offload":
+            return Keeping()
+        if self.pool is None:
+            raise ValueError(
+                "running a Prefix with tape='offload': there is no host memory to move saved tensors to. Give it a pool, "
+                "Prefix(policy, tape='offload', pool=HostPool(nbytes)), or the run a memory, Run(..., memory=...)."
+            )
+        return Keeping(pool=self.pool)

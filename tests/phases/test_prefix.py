@@ -9,6 +9,7 @@ import torch
 from tiny_policy import gap, gradients, prompts, responses, tiny, train
 
 from rollplex.boundary import PrefixState
+from rollplex.memory.pool import HostPool
 from rollplex.phases.prefix import Prefix
 from rollplex.phases.suffix import Suffix
 from rollplex.policy import Reference
@@ -37,15 +38,17 @@ def test_a_prompt_does_not_depend_on_its_company() -> None:
             assert torch.allclose(one, two, atol=1e-12)
 
 
-@pytest.mark.parametrize("tape", ["recompute", "checkpoint"])
+@pytest.mark.parametrize("tape", ["offload", "recompute", "checkpoint"])
 @pytest.mark.parametrize("tokens", [8192, 1], ids=["one boundary", "a boundary a prompt"])
 def test_what_is_kept_changes_no_gradient(tape: Any, tokens: int) -> None:
     """Kept, dropped or kept in part: the gradients are the same."""
     policy = tiny()
     made = responses(policy, BATCH)
     kept = train(policy, BATCH, *made, prefix={"microbatch_tokens": tokens})[1]
-    other = train(policy, BATCH, *made, prefix={"microbatch_tokens": tokens, "tape": tape})[1]
+    pool = HostPool(128 * 2**20)
+    other = train(policy, BATCH, *made, prefix={"microbatch_tokens": tokens, "tape": tape, "pool": pool})[1]
     assert gap(kept, other) < 1e-10
+    assert pool.free_bytes == pool.nbytes
 
 
 def test_what_is_kept_says_how_much() -> None:
@@ -56,6 +59,32 @@ def test_what_is_kept_says_how_much() -> None:
     assert sizes["keep"] > sizes["checkpoint"] > sizes["recompute"] == 0
     Suffix(policy)(BATCH, states["keep"], *responses(policy, BATCH))
     assert "p.tape" not in states["keep"].memory("p")
+
+
+def test_an_offloaded_graph_is_in_the_pool_but_for_crumbs() -> None:
+    """All of what a kept one has on the device, and neither weights nor keys and values of the boundary."""
+    policy, pool = tiny(), HostPool(128 * 2**20)
+    kept = Prefix(policy)(BATCH).memory("p")["p.tape"]
+    state = Prefix(policy, tape="offload", pool=pool)(BATCH)
+    assert state.memory("p").get("p.tape", 0) < 0.01 * kept
+    assert 0.99 * kept < pool.owners()["policy.tape"] < 1.1 * kept
+    boundary = Resource("boundary", tuple(t for b in state.boundaries for t in b.output.tensors))
+    assert boundary.nbytes == state.nbytes
+
+
+def test_offloading_without_a_pool_is_refused() -> None:
+    """The message says where to get one."""
+    with pytest.raises(ValueError, match=r"no host memory .*pool=HostPool"):
+        Prefix(tiny(), tape="offload")(BATCH)
+
+
+def test_a_spent_prefix_is_refused() -> None:
+    """Its memory was given back."""
+    policy = tiny()
+    spent = Prefix(policy)(BATCH).spent()
+    assert (spent.nbytes, spent.version) == (0, 0)
+    with pytest.raises(ValueError, match="freed after their suffix"):
+        Suffix(policy)(BATCH, spent, *responses(policy, BATCH))
 
 
 def test_a_boundary_holds_no_more_than_it_says() -> None:
