@@ -24,8 +24,13 @@ ABOVE_VIEWS = (
 )
 """Who may import views at all: themselves, the commands, the log that holds figures, and the public names."""
 
-LAZILY_ABOVE_VIEWS = ("rollplex/trace.py", "rollplex/compare.py", "rollplex/memory/ledger.py")
-"""Who may import views inside a function: a trace, a comparison and a ledger offer their own figures."""
+LAZILY_ABOVE_VIEWS = (
+    "rollplex/trace.py",
+    "rollplex/compare.py",
+    "rollplex/memory/ledger.py",
+    "rollplex/memory/explanation.py",
+)
+"""Who may import views inside a function: a trace, a comparison, a ledger and an explanation show themselves."""
 
 PROBING_ALLOWED: dict[str, str] = {}
 """File -> why it must probe; empty, and better so."""

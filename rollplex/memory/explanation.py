@@ -5,10 +5,23 @@ It reads the error and the contracts. It moves nothing.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 from rollplex.memory.arena import OutOfDeviceMemory
-from rollplex.memory.contracts import CONTRACTS, Away, Contract
+from rollplex.memory.contracts import CONTRACTS, STAGES, Away, Contract
+
+HOW: Mapping[str, str] = {
+    "engine.kv": "its use is over once decoding has ended",
+    "policy.boundary": "its use is over once its suffix has gone backward",
+    "reference.boundary": "its use is over once its suffix is scored",
+    "reference.weights": "Run(..., memory=...) pages them in around their use",
+    "policy.tape": 'Prefix(policy, tape="offload"), or tape="recompute"',
+    "policy.gradients": "Run(..., memory=...) moves them out as they become final",
+    "policy.weights": "Run(..., memory=...) rebuilds them from the masters",
+    "policy.optimizer": "Update(policy, chunk_bytes=...) brings them in chunk by chunk",
+}
+"""Owner -> how it comes to be elsewhere."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -18,9 +31,11 @@ class Option:
     owner: str
     """Whose bytes."""
     nbytes: int
-    """How many would leave the device."""
+    """How many would leave the device, or need not come; of what comes in chunks or layers, a few still would."""
     away: Away
     """What would become of them."""
+    how: str
+    """What brings it about."""
     residency: str
     """The contract in words."""
     enough: bool
@@ -37,7 +52,9 @@ class Explanation:
     """How large it is."""
     missing_bytes: int
     """How much too much it is."""
-    owners: dict[str, int]
+    budget_bytes: int
+    """What the device may hold."""
+    owners: Mapping[str, int]
     """Who holds the device, the largest first."""
     options: tuple[Option, ...]
     """What could leave, the largest first."""
@@ -60,12 +77,19 @@ class Explanation:
             return "\n".join([*lines, "None of it may be elsewhere now: a larger budget or a smaller batch is needed."])
         lines.append("May be elsewhere:")
         for o in self.options:
-            lines.append(f"  {_mib(o.nbytes):>16}  {o.owner}: {o.away}{', enough by itself' if o.enough else ''}")
+            lines.append(
+                f"  {_mib(o.nbytes):>16}  {o.owner}: {o.away}{', enough by itself' if o.enough else ''}; {o.how}"
+            )
         if self.fewest is None:
             lines.append("All of that together is not enough: a larger budget or a smaller batch is needed.")
         elif len(self.fewest) > 1:
             lines.append(f"Enough together: {', '.join(option.owner for option in self.fewest)}.")
         return "\n".join(lines)
+
+    def _repr_html_(self) -> str:
+        from rollplex.views.explanation import explanation
+
+        return explanation(self).text
 
 
 def explain(error: OutOfDeviceMemory) -> Explanation:
@@ -77,29 +101,61 @@ def explain(error: OutOfDeviceMemory) -> Explanation:
               6.00 MiB  policy.optimizer
               2.00 MiB  policy.boundary
     May be elsewhere:
-              6.00 MiB  policy.optimizer: host, enough by itself
+              6.00 MiB  policy.optimizer: host, enough by itself; Update(policy, chunk_bytes=...) brings them in chunk by chunk
     """
     missing = sum(error.owners.values()) + error.nbytes - error.budget_bytes
-    known = {c.owner: c for c in CONTRACTS}
+    admitted = _contract(error.owner)
+    sizes: dict[str, int] = {}
+    for owner, size in error.owners.items():
+        found = _contract(owner)
+        if found is not None and found is not admitted:
+            sizes[found.owner] = sizes.get(found.owner, 0) + size
+    if admitted is not None and "whole" not in admitted.device.values():  # it need not come as a whole
+        held = sum(size for owner, size in error.owners.items() if owner in admitted.owners)
+        sizes[admitted.owner] = held + error.nbytes
     options = [
-        Option(owner=owner, nbytes=size, away=away, residency=known[owner].residency, enough=size >= missing)
-        for owner, size in error.owners.items()
-        if owner in known and owner != error.owner
-        for away in _choices(known[owner])[:1]
+        _option(known, size, away, missing)
+        for owner, size in sizes.items()
+        if (known := _contract(owner)) and (away := _away(known, admitted))
     ]
-    options.sort(key=lambda option: -option.nbytes)
     return Explanation(
         owner=error.owner,
         nbytes=error.nbytes,
         missing_bytes=missing,
+        budget_bytes=error.budget_bytes,
         owners=error.owners,
-        options=tuple(options),
+        options=tuple(sorted(options, key=lambda option: -option.nbytes)),
     )
 
 
-def _choices(contract: Contract) -> tuple[Away, ...]:
-    """What may become of an object that is still to be used; one that is freed after its use must have had it."""
-    return tuple(away for away in contract.away if away != "freed")
+def _option(contract: Contract, nbytes: int, away: Away, missing: int) -> Option:
+    return Option(
+        owner=contract.owner,
+        nbytes=nbytes,
+        away=away,
+        how=HOW.get(contract.owner, contract.residency),
+        residency=contract.residency,
+        enough=nbytes >= missing,
+    )
+
+
+def _away(contract: Contract, admitted: Contract | None) -> Away | None:
+    """What may become of an object while another comes; one that is freed after its use must have had it."""
+    overdue = admitted is not None and _last(contract) < _first(admitted)
+    choices: list[Away] = [away for away in contract.away if away != "freed" or overdue]
+    return choices[0] if choices else None
+
+
+def _contract(owner: str) -> Contract | None:
+    return next((contract for contract in CONTRACTS if owner in contract.owners), None)
+
+
+def _first(contract: Contract) -> int:
+    return min(STAGES.index(stage) for stage in contract.device)
+
+
+def _last(contract: Contract) -> int:
+    return max(STAGES.index(stage) for stage in contract.device)
 
 
 def _mib(num_bytes: int) -> str:

@@ -4,18 +4,19 @@ import pytest
 
 from rollplex import memory
 from rollplex.memory.arena import Arena, OutOfDeviceMemory
+from rollplex.memory.contracts import CONTRACTS, Contract
 from rollplex.memory.explanation import Explanation, explain
 
 MIB = 2**20
 
 
-def refused(held: dict[str, int], wanted: int, budget: int) -> Explanation:
+def refused(held: dict[str, int], wanted: int, budget: int, owner: str = "engine.kv") -> Explanation:
     """Explain the error of a real arena that is asked for too much."""
     arena = Arena.host(budget_bytes=budget * MIB)
-    for owner, size in held.items():
-        arena.region(owner, size * MIB)
+    for name, size in held.items():
+        arena.region(name, size * MIB)
     with pytest.raises(OutOfDeviceMemory) as error:
-        arena.region("engine.kv", wanted * MIB)
+        arena.region(owner, wanted * MIB)
     arena.close()
     return explain(error.value)
 
@@ -46,6 +47,47 @@ def test_too_little_to_offer_is_said() -> None:
     told = refused({"policy.boundary": 6, "policy.tape": 1}, wanted=8, budget=8)
     assert told.fewest is None
     assert "All of that together is not enough" in str(told)
+
+
+def test_what_should_have_been_freed_before_is_offered_and_only_then() -> None:
+    """The rollout's KV while gradients come; but not while it is decoded."""
+    held = {"rollout.kv": 4, "policy_prefix.boundary": 2}
+    late = refused(held, wanted=4, budget=8, owner="policy.gradients")
+    assert [(o.owner, o.away, o.enough) for o in late.options] == [("engine.kv", "freed", True)]
+    later = refused(held, wanted=4, budget=8, owner="policy.optimizer")
+    assert {o.owner for o in later.options} == {"engine.kv", "policy.boundary", "policy.optimizer"}
+    assert refused(held, wanted=4, budget=8, owner="reference.boundary").options == ()
+
+
+def test_what_may_come_in_chunks_need_not_come_whole() -> None:
+    told = refused({"policy.weights": 6}, wanted=4, budget=8, owner="optimizer.state")
+    mine = next(option for option in told.options if option.owner == "policy.optimizer")
+    assert (mine.nbytes, mine.away, mine.enough) == (4 * MIB, "host", True)
+    assert "chunk_bytes" in mine.how
+    whole = refused({"policy.weights": 6}, wanted=4, budget=8, owner="policy.gradients")
+    assert all(option.owner != "policy.gradients" for option in whole.options)
+
+
+def test_parts_of_an_object_are_one_option() -> None:
+    held = {"policy_prefix.boundary": 2, "policy_prefix.gradients": 1, "policy.weights": 5}
+    told = refused(held, wanted=2, budget=8, owner="policy.optimizer")
+    assert {o.owner: o.nbytes // MIB for o in told.options}["policy.boundary"] == 3
+
+
+@pytest.mark.parametrize("contract", CONTRACTS, ids=lambda contract: contract.name)
+def test_every_object_that_can_leave_says_how(contract: Contract) -> None:
+    told = refused({contract.owner: 4}, wanted=4, budget=4, owner="somebody")
+    assert [o.away for o in told.options] == [away for away in contract.away if away != "freed"][:1]
+    assert all(o.how for o in told.options)
+
+
+def test_it_shows_itself_with_names_escaped() -> None:
+    html = refused({"policy.optimizer": 4, "reference.weights": 3, "a<b>": 1}, 6, 8)._repr_html_()
+    assert "a&lt;b&gt;" in html
+    assert "a<b>" not in html
+    assert "enough together: policy.optimizer, reference.weights" in html
+    alone = refused({"policy.boundary": 4}, 6, 8)._repr_html_()
+    assert "a smaller batch is needed" in alone
 
 
 def test_the_folders_public_names_are_what_they_say() -> None:
