@@ -26,7 +26,11 @@ class Block:
     """The rows whose prompts share one boundary, and how they meet its keys."""
 
     boundary: Boundary
-    """Prompt keys and values ``[n, H, P, D]``, once a prompt."""
+    """Of all the prompts that began together, those without rows included."""
+    keys: tuple[torch.Tensor, ...]
+    """``[n, H, P, D]`` a layer: those of the prompts that have rows, once a prompt."""
+    values: tuple[torch.Tensor, ...]
+    """Likewise."""
     rows: slice
     """Its rows in the batch, ordered by prompt."""
     rectangle: Rectangle
@@ -39,12 +43,13 @@ class Block:
         """A block with ``counts[i]`` rows of the boundary's prompt i, beginning at row ``start``."""
         rectangle = Rectangle.of(counts, device=boundary.lengths.device)
         rows = slice(start, start + sum(counts))
-        return cls(boundary, rows, rectangle, boundary.bias(rectangle) if boundary.padded else None)
+        # Chosen here, once, and not in every layer of every token.
+        keys, values = (tuple(map(rectangle.chosen, part)) for part in (boundary.output.keys, boundary.output.values))
+        return cls(boundary, keys, values, rows, rectangle, boundary.bias(rectangle) if boundary.padded else None)
 
     def attend(self, index: int, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> torch.Tensor:
         """Attention of layer ``index``: q ``[B, H, r, D]`` over the prompt and own k, v ``[B, H, t, D]``."""
-        output = self.boundary.output
-        keys, values = (self.rectangle.chosen(t) for t in (output.keys[index], output.values[index]))
+        keys, values = self.keys[index], self.values[index]
         prompt = self._grouped(q) @ keys.transpose(-1, -2)
         if self.bias is not None:
             prompt = prompt + self.bias

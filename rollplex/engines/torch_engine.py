@@ -127,6 +127,7 @@ class TorchEngine:
             finished=torch.zeros(num, dtype=torch.bool, device=model.device),
             alive=torch.ones(num, dtype=torch.bool, device=model.device),
             limits=limits.to(model.device),
+            eos_ids=torch.tensor(model.eos_ids, device=model.device),
             group=group,
         )
 
@@ -141,10 +142,8 @@ class TorchEngine:
         drawn = request.sampling.draw(distribution, draws)
         state.tokens[ids, t] = drawn
         state.logprobs[ids, t] = distribution.gather(-1, drawn[:, None])[:, 0]
-        ends = torch.isin(drawn, torch.tensor(model.eos_ids, device=drawn.device))
-        if request.lengths is not None:
-            ends = torch.zeros_like(ends)
-        state.record(ids, ends)
+        # Where lengths are given, nothing else ends a response.
+        state.record(ids, torch.isin(drawn, state.eos_ids) if request.lengths is None else None)
         return f"token {t}"
 
     def _shared_draws(self, num: int) -> torch.Tensor:
@@ -197,16 +196,20 @@ class _State:
     finished: torch.Tensor
     alive: torch.Tensor
     limits: torch.Tensor
+    eos_ids: torch.Tensor
     group: int
     num_drawn: int = 0
 
-    def record(self, ids: torch.Tensor, ends: torch.Tensor) -> None:
-        """Note one more token for the rows that were alive; device work only."""
+    def record(self, ids: torch.Tensor, ends: torch.Tensor | None) -> None:
+        """Note one more token for the rows that were alive, and which of them ``ends``; device work only."""
         living = self.alive[ids]
         self.num_drawn += 1
         self.lengths[ids] += living
-        self.finished[ids] |= ends & living
-        self.alive[ids] = living & ~ends & (self.limits[ids] > self.num_drawn)
+        going = living & (self.limits[ids] > self.num_drawn)
+        if ends is not None:
+            self.finished[ids] |= ends & living
+            going &= ~ends
+        self.alive[ids] = going
 
     def retire(self) -> list[int]:
         """Prompts that completed since the last call; dead rows leave the batch once they are many."""

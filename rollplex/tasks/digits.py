@@ -39,7 +39,7 @@ class Digits:
     >>> task = Digits(seed=0)
     >>> row = task.rows(3)[2]
     >>> row["images"][0].size, task.num_visual_tokens
-    ((112, 112), 16)
+    ((224, 224), 64)
     >>> row["prompt"][0]["content"][1]["text"], row["digits"], row["answer"]
     ('What is the sum of the digits?', [8, 3, 3, 6], '20')
     >>> task.solution(row)
@@ -50,7 +50,7 @@ class Digits:
     """Another seed, other rows; the split into train and held-out handwriting stays."""
     digits: int = 4
     """Digits in a picture."""
-    grid: tuple[int, int] = (2, 2)
+    grid: tuple[int, int] = (4, 4)
     """Rows and columns of cells."""
     cell: int = 56
     """Pixels along a cell's side, a multiple of 28."""

@@ -88,7 +88,7 @@ def test_digits_are_drawn_in_reading_order() -> None:
 
 @pytest.mark.parametrize(
     ("task", "size"),
-    [(Digits(), (112, 112)), (Digits(cell=28, grid=(2, 3)), (84, 56)), (Digits.input_heavy(), (672, 616))],
+    [(Digits(), (224, 224)), (Digits(cell=28, grid=(2, 3)), (84, 56)), (Digits.input_heavy(), (672, 616))],
 )
 def test_a_visual_token_covers_28_pixels(task: Any, size: tuple[int, int]) -> None:
     assert task.rows(1)[0]["images"][0].size == size
@@ -109,7 +109,7 @@ def test_noise_makes_blank_cells_grey() -> None:
     [
         ({"cell": 30}, "30 pixels"),
         ({"cell": 0}, "0 pixels"),
-        ({"digits": 5}, "5 digits in a grid of 2 x 2"),
+        ({"digits": 17}, "17 digits in a grid of 4 x 4"),
         ({"digits": 0}, "0 digits"),
         ({"grid": (0, 3)}, "0 x 3"),
         ({"questions": ()}, "none"),
