@@ -9,7 +9,7 @@ from __future__ import annotations
 import time
 from collections.abc import Generator, Sequence
 from contextlib import contextmanager, nullcontext
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
@@ -30,8 +30,7 @@ class Recorder:
     ) -> None:
         self.trace = trace
         self.phases = tuple(phases)
-        self.arena = arena
-        trace.budget_bytes = None if arena is None else arena.budget_bytes
+        self.use(arena)
         self.cuda = device.type == "cuda"
         self.device = device
         self._origin = time.perf_counter()
@@ -42,6 +41,11 @@ class Recorder:
         self._streams: dict[str, Any] = {}
         self._samples: list[tuple[int, Any, Owners]] = []
         self._last: Owners | None = None
+
+    def use(self, arena: Arena | None) -> None:
+        """Objects come and go in an arena from now on, or in none; its budget is the trace's."""
+        self.arena = arena
+        self.trace.budget_bytes = None if arena is None else arena.budget_bytes
 
     def now(self) -> float:
         """Seconds on the trace's clock."""
@@ -86,8 +90,18 @@ class Recorder:
             self.trace.ticks.append(pending.tick(start, pending.end))
 
     def sample(self, step: Step) -> None:
-        """Bytes by owner, if they changed since the last sample; call it where a lane's own stream is current."""
+        """Bytes by owner, if they changed since the last sample; call it where a lane's own stream is current.
+
+        Where an arena was fuller in the meantime than it is now, that moment has a sample of its own before this one.
+        """
         owners = self.owners(step)
+        if self.arena is not None:
+            fullest = self.arena.fullest()
+            if sum(fullest.values()) > sum(owners.arena.values()):
+                self._append(step, replace(owners, arena=fullest))
+        self._append(step, owners)
+
+    def _append(self, step: Step, owners: Owners) -> None:
         if owners == self._last:
             return
         self._last = owners

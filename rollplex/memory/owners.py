@@ -22,10 +22,18 @@ HELD = ("policy_prefix", "reference_prefix", "rollout")
 class Owners:
     """Bytes by owner at one moment."""
 
-    device: dict[str, int]
-    """On the device."""
+    arena: dict[str, int]
+    """On the device, as its arena counts."""
+    others: dict[str, int]
+    """On the device besides."""
     host: dict[str, int]
     """In the pool of host memory beside it."""
+
+    @property
+    def device(self) -> dict[str, int]:
+        """All on the device."""
+        names = (*self.arena, *(name for name in self.others if name not in self.arena))
+        return {name: self.arena.get(name, 0) + self.others.get(name, 0) for name in names}
 
     @classmethod
     def of(cls, phases: Sequence[Phase], step: Step | None, arena: Arena | None = None) -> Owners:
@@ -36,18 +44,20 @@ class Owners:
         >>> list(Owners.of([Prefix(Policy.tiny())], None).device)
         ['policy.weights']
         """
-        device = {} if arena is None else arena.owners()
+        others: dict[str, int] = {}
         seen = set() if arena is None else arena.storages()
         for phase in phases:
             for resource in resources(phase):
                 if fresh := resource.bytes_beyond(seen):
-                    device[resource.name] = device.get(resource.name, 0) + fresh
-            device |= phase.held()
+                    others[resource.name] = others.get(resource.name, 0) + fresh
+            others |= phase.held()
         for field in HELD:
             value = None if step is None else getattr(step, field)
             if value is not None:
-                device |= value.memory(field)
-        return cls(device=device, host={} if arena is None else arena.pool.owners())
+                others |= value.memory(field)
+        if arena is None:
+            return cls(arena={}, others=others, host={})
+        return cls(arena=arena.owners(), others=others, host=arena.pool.owners())
 
 
 def resources(phase: Phase) -> tuple[Resource, ...]:

@@ -63,9 +63,14 @@ def test_what_lies_in_an_arena_is_there_while_it_is_resident() -> None:
     region = arena.region("reference.weights", 2 * MIB)
     phases = [Reader(Resource("reference.weights", (region.tensor((MIB,), torch.float16),)), kv=7)]
     there = Owners.of(phases, None, arena)
-    assert there == Owners(device={"reference.weights": 2 * MIB, "kv": 7}, host={})
+    assert there == Owners(arena={"reference.weights": 2 * MIB}, others={"kv": 7}, host={})
     region.evict()
     away = Owners.of(phases, None, arena)
-    assert away == Owners(device={"kv": 7}, host={"reference.weights": 2 * MIB})
+    assert away == Owners(arena={}, others={"kv": 7}, host={"reference.weights": 2 * MIB})
     assert Owners.of(phases, None).device["reference.weights"] == 2 * MIB, "without the arena nobody knows"
     arena.close()
+
+
+def test_a_name_on_both_sides_is_added_up() -> None:
+    both = Owners(arena={"policy.tape": 3}, others={"policy.tape": 4, "kv": 5}, host={})
+    assert both.device == {"policy.tape": 7, "kv": 5}
