@@ -12,16 +12,14 @@ from rollplex.memory.arena import OutOfDeviceMemory
 from rollplex.memory.contracts import CONTRACTS, STAGES, Away, Contract
 
 HOW: Mapping[str, str] = {
-    "engine.kv": "its use is over once decoding has ended",
-    "policy.boundary": "its use is over once its suffix has gone backward",
-    "reference.boundary": "its use is over once its suffix is scored",
-    "reference.weights": "Run(..., memory=...) pages them in around their use",
+    "engine.kv": "Memory(release_rollout=True) frees it after decoding",
+    "policy.boundary": "Run(..., memory=...) frees it after its suffix",
+    "reference.boundary": "Run(..., memory=...) frees it after its suffix",
+    "reference.weights": "Memory(page_reference=True) has them there only around their use",
     "policy.tape": 'Prefix(policy, tape="offload"), or tape="recompute"',
-    "policy.gradients": "Run(..., memory=...) moves them out as they become final",
-    "policy.weights": "Run(..., memory=...) rebuilds them from the masters",
-    "policy.optimizer": "Update(policy, chunk_bytes=...) brings them in chunk by chunk",
+    "policy.optimizer": "Update(policy, chunk_bytes=...) brings it chunk by chunk",
 }
-"""Owner -> how it comes to be elsewhere."""
+"""Owner -> how it comes to be elsewhere here; what a contract allows and nothing here does is not offered."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -93,7 +91,7 @@ class Explanation:
 
 
 def explain(error: OutOfDeviceMemory) -> Explanation:
-    """What the contracts offer against an error.
+    """What the contracts allow against an error, and how to have it.
 
     >>> held = {"policy.optimizer": 6 << 20, "policy.boundary": 2 << 20}
     >>> print(explain(OutOfDeviceMemory(owner="engine.kv", nbytes=1 << 20, budget_bytes=8 << 20, owners=held)))
@@ -101,7 +99,7 @@ def explain(error: OutOfDeviceMemory) -> Explanation:
               6.00 MiB  policy.optimizer
               2.00 MiB  policy.boundary
     May be elsewhere:
-              6.00 MiB  policy.optimizer: host, enough by itself; Update(policy, chunk_bytes=...) brings them in chunk by chunk
+              6.00 MiB  policy.optimizer: host, enough by itself; Update(policy, chunk_bytes=...) brings it chunk by chunk
     """
     missing = sum(error.owners.values()) + error.nbytes - error.budget_bytes
     admitted = _contract(error.owner)
@@ -116,7 +114,7 @@ def explain(error: OutOfDeviceMemory) -> Explanation:
     options = [
         _option(known, size, away, missing)
         for owner, size in sizes.items()
-        if (known := _contract(owner)) and (away := _away(known, admitted))
+        if owner in HOW and (known := _contract(owner)) and (away := _away(known, admitted))
     ]
     return Explanation(
         owner=error.owner,
@@ -133,7 +131,7 @@ def _option(contract: Contract, nbytes: int, away: Away, missing: int) -> Option
         owner=contract.owner,
         nbytes=nbytes,
         away=away,
-        how=HOW.get(contract.owner, contract.residency),
+        how=HOW[contract.owner],
         residency=contract.residency,
         enough=nbytes >= missing,
     )
