@@ -45,7 +45,8 @@ class Owners:
         ['policy.weights']
         """
         others: dict[str, int] = {}
-        seen = set() if arena is None else arena.storages()
+        # What the arena counts, and the pool beside it, which on a CPU is memory like any other.
+        seen = set() if arena is None else {*arena.storages(), arena.pool.bytes.untyped_storage().data_ptr()}
         for phase in phases:
             for resource in resources(phase):
                 if fresh := resource.bytes_beyond(seen):

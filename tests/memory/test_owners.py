@@ -71,6 +71,14 @@ def test_what_lies_in_an_arena_is_there_while_it_is_resident() -> None:
     arena.close()
 
 
+def test_what_lies_in_the_hosts_pool_is_not_on_the_device() -> None:
+    arena = Arena.host(budget_bytes=MIB)
+    with arena.pool.take("policy.optimizer", MIB) as slot:
+        phases = [Reader(Resource("optimizer.state", (slot.tensor((MIB,), torch.uint8),)))]
+        assert Owners.of(phases, None, arena) == Owners(arena={}, others={}, host={"policy.optimizer": MIB})
+    arena.close()
+
+
 def test_a_name_on_both_sides_is_added_up() -> None:
     both = Owners(arena={"policy.tape": 3}, others={"policy.tape": 4, "kv": 5}, host={})
     assert both.device == {"policy.tape": 7, "kv": 5}
