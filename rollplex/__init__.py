@@ -30,6 +30,7 @@ if TYPE_CHECKING:
     from rollplex.phases.reward import Reward as Reward
     from rollplex.phases.suffix import Suffix as Suffix
     from rollplex.phases.update import Update as Update
+    from rollplex.planner import plan as plan
     from rollplex.policy import Policy as Policy
     from rollplex.policy import Reference as Reference
     from rollplex.policy import StaleError as StaleError
@@ -45,6 +46,7 @@ if TYPE_CHECKING:
     from rollplex.schedules_pools import Disaggregated as Disaggregated
     from rollplex.schedules_pools import Multiplexed as Multiplexed
     from rollplex.schedules_pools import OneStepOff as OneStepOff
+    from rollplex.simulate import simulate as simulate
     from rollplex.step import Step as Step
     from rollplex.steps import Steps as Steps
     from rollplex.trace import Tick as Tick
@@ -93,7 +95,9 @@ _HOME = {
     "footprint": "memory.footprint",
     "ledger": "memory.ledger",
     "log": "log",
+    "plan": "planner",
     "report": "views.report",
+    "simulate": "simulate",
     "verify": "verify",
     "watch": "views.watch",
 }

@@ -15,10 +15,12 @@ import torch
 from transformers import AutoModelForImageTextToText, GenerationConfig
 from transformers.utils import logging
 
+from rollplex.costs.geometry import Geometry
 from rollplex.ingest import Ingest
 from rollplex.model.model import Model
 from rollplex.prompts import PromptBatch
 from rollplex.resource import Resource
+from rollplex.shapes import ModelShape
 
 if TYPE_CHECKING:
     from rollplex.engines.torch_engine import TorchEngine
@@ -80,6 +82,11 @@ class Policy:
     def prompts(self, rows: list[Mapping[str, Any]], *, step: int = 0, seed: int = 0) -> PromptBatch:
         """Rows of a task as the canonical prompts of this model."""
         return self.ingest.batch(rows, step=step, seed=seed)
+
+    @property
+    def geometry(self) -> Geometry:
+        """The sizes that decide what the model costs."""
+        return Geometry.of(ModelShape.from_config(self.model.module.config), dtype_bytes=self.model.dtype.itemsize)
 
     @property
     def weights(self) -> Resource:

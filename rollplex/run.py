@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
 
 from rollplex.board import Board
+from rollplex.costs.measured import draw_of
+from rollplex.costs.workload import Draw
 from rollplex.execute import EXECUTORS, ExecutorName, execute
 from rollplex.machine import device_name
 from rollplex.phases.phase import Phase
@@ -19,7 +22,12 @@ from rollplex.task import Task
 from rollplex.trace import Trace
 
 if TYPE_CHECKING:
+    from rollplex.advice import Advice
     from rollplex.compare import Comparison
+    from rollplex.hardware import Device
+
+ADVISED = 8
+"""Newest steps whose lengths are kept, for advice."""
 
 
 class Run:
@@ -60,6 +68,7 @@ class Run:
         """The newest step, complete or as far as an error let it get."""
         self.trace = Trace(device=device_name(self.policy.model.device))
         self.recorder = Recorder(self.trace, self.phases, self.policy.model.device)
+        self._draws: deque[Draw] = deque(maxlen=ADVISED)
         self.timetable().check()
 
     def timetable(self) -> Timetable:
@@ -80,6 +89,7 @@ class Run:
         finally:
             self.last = board.step
         self.next_index += 1
+        self._draws.append(draw_of(board.step))
         return board.step
 
     def compare(self, *schedules: Schedule, steps: int = 3) -> Comparison:
@@ -87,6 +97,20 @@ class Run:
         from rollplex.compare import compare
 
         return compare(self, *(schedules if self.schedule in schedules else (self.schedule, *schedules)), steps=steps)
+
+    def advise(self, *, device: str | Device = "H100") -> Advice:
+        """What each schedule would do here and on a named device, by the costs of the last steps; see `rollplex.advice`.
+
+        The very first step, which warms caches, is left out once there are others.
+        """
+        from rollplex.advice import advise
+
+        draws = list(self._draws)
+        if not draws:
+            raise ValueError("asking a run for advice: it has made no step yet. Make a few first, with run.steps(3).")
+        if 1 < len(draws) == self.next_index:
+            draws = draws[1:]
+        return advise(self.trace, draws, self.policy.geometry, device=device)
 
     def _steps(self, num: int) -> Iterator[Step]:
         for _ in range(num):

@@ -265,7 +265,7 @@ def main() -> None:
     """Train, write the directory, score what was written."""
     parser = argparse.ArgumentParser(description="Make the shipped tiny Qwen2.5-VL.")
     parser.add_argument("--out", type=Path, default=OUT, help="directory to write")
-    parser.add_argument("--steps", type=int, default=450, help="training steps: more make a better model to start from")
+    parser.add_argument("--steps", type=int, default=650, help="training steps: more make a better model to start from")
     parser.add_argument("--learning-rate", type=float, default=1.5e-3)
     parser.add_argument("--seed", type=int, default=0)
     options = parser.parse_args()

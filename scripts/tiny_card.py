@@ -12,7 +12,8 @@ CARD = """\
 {parameters:,} parameters in transformers' `Qwen2_5_VLForConditionalGeneration`: {layers} text layers of width {width} with
 {heads} query heads on {kv_heads} key/value heads, tied embeddings, {depth} vision blocks, windows of 112 pixels in all but the last. The
 tokenizer works on bytes, so any text can be encoded, and holds the words and numbers of `rollplex.tasks` as single tokens.
-Weights are stored in bfloat16 and load as float32.
+Weights are stored in bfloat16 and load as float32. Training kept its logits small and left it undecided after random words, so that
+two correct implementations in float32 agree closely.
 
 It was warm-started on `Digits` and `Clips` by supervised training and stopped early, on purpose. In its last {quick} steps, {share:.0%} of
 the reference responses answered at once, without reading the digits first, which a model of this size cannot do well: it writes

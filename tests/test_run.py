@@ -236,3 +236,20 @@ def test_a_kl_term_without_a_reference_prefix_is_refused_before_the_first_step()
     with pytest.raises(ValueError, match="reference_prefix"):
         Run(task(), [*made, suffix])
     assert Run(task(), [*made, suffix, Prefix(reference)]).next_index == 0
+
+
+def test_advice_comes_from_the_run_itself() -> None:
+    """Every synchronous schedule is predicted here and there, and the first step is left out once there are others."""
+    run = make(schedule=Serial())
+    for _ in run.steps(3):
+        pass
+    advice = run.advise(device="H800")
+    assert {"Serial", "Rollplex", "OnePrefill", "Streamed"} <= set(advice.step_s)
+    measured = sum(run.trace.step_s(step) for step in (1, 2)) / 2
+    assert advice.step_s["Serial"][0] == pytest.approx(measured, rel=0.5)
+    assert advice.there == "H800"
+
+
+def test_advice_needs_a_step() -> None:
+    with pytest.raises(ValueError, match="it has made no step yet"):
+        make().advise()

@@ -1,0 +1,28 @@
+"""A model that lives in given storage: its fused weights are views of an engine's tensors in a shared region.
+
+After this the lean forward, the rollout engine, the optimizer and ``save_pretrained`` all meet the region's bytes.
+"""
+
+from __future__ import annotations
+
+import torch
+
+from rollplex.model.model import Model
+from rollplex.sharing.bind import Binding
+
+
+def house(model: Model, binding: Binding, *, keep_values: bool = True) -> dict[str, torch.Tensor]:
+    """Move a model's weights into a binding as the engine's, and return them by name for `Binding.check`.
+
+    With ``keep_values`` the model's numbers are written into the region; without, the model takes over what is there
+    and nothing is copied. Optimizers and engines that hold the model's tensors go on holding them.
+    """
+    binding.adopt("engine", model.leaves, keep_values=keep_values)
+    point(model)
+    return dict(model.leaves)
+
+
+def point(model: Model) -> None:
+    """Make the module's parameters views of the fused weights again, wherever those are now."""
+    for name, (leaf, rows) in model.fused.places.items():
+        model.module.get_parameter(name).data = model.leaves[leaf].detach()[rows]
