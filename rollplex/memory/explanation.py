@@ -16,7 +16,7 @@ HOW: Mapping[str, str] = {
     "policy.boundary": "Run(..., memory=...) frees it after its suffix",
     "reference.boundary": "Run(..., memory=...) frees it after its suffix",
     "reference.weights": "Memory(page_reference=True) has them there only around their use",
-    "policy.tape": 'Prefix(policy, tape="offload"), or tape="recompute"',
+    "policy.tape": 'Prefix(policy, tape="offload" or "recompute"); of what is in flight, smaller microbatch_tokens',
     "policy.optimizer": "Update(policy, chunk_bytes=...) brings it chunk by chunk",
 }
 """Owner -> how it comes to be elsewhere here; what a contract allows and nothing here does is not offered."""
@@ -29,7 +29,7 @@ class Option:
     owner: str
     """Whose bytes."""
     nbytes: int
-    """How many would leave the device, or need not come; of what comes in chunks or layers, a few still would."""
+    """How many would leave the device, or need not come."""
     away: Away
     """What would become of them."""
     how: str
@@ -38,6 +38,15 @@ class Option:
     """The contract in words."""
     enough: bool
     """Whether this alone would make room."""
+    in_flight: bool
+    """Whether it is what was being admitted, of which a few chunks or a layer must come all the same."""
+
+    @property
+    def verdict(self) -> str:
+        """How far it helps, in words; empty where it is not enough."""
+        if not self.enough:
+            return ""
+        return "perhaps enough by itself" if self.in_flight else "enough by itself"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -112,7 +121,7 @@ def explain(error: OutOfDeviceMemory) -> Explanation:
         held = sum(size for owner, size in error.owners.items() if owner in admitted.owners)
         sizes[admitted.owner] = held + error.nbytes
     options = [
-        _option(known, size, away, missing)
+        _option(known, size, away, missing, in_flight=known is admitted)
         for owner, size in sizes.items()
         if owner in HOW and (known := _contract(owner)) and (away := _away(known, admitted))
     ]
@@ -126,7 +135,7 @@ def explain(error: OutOfDeviceMemory) -> Explanation:
     )
 
 
-def _option(contract: Contract, nbytes: int, away: Away, missing: int) -> Option:
+def _option(contract: Contract, nbytes: int, away: Away, missing: int, *, in_flight: bool) -> Option:
     return Option(
         owner=contract.owner,
         nbytes=nbytes,
@@ -134,6 +143,7 @@ def _option(contract: Contract, nbytes: int, away: Away, missing: int) -> Option
         how=HOW[contract.owner],
         residency=contract.residency,
         enough=nbytes >= missing,
+        in_flight=in_flight,
     )
 
 

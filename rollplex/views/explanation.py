@@ -40,7 +40,7 @@ def _options(told: Explanation) -> str:
 
 
 def _line(option: Option) -> str:
-    enough = ", <b>enough by itself</b>" if option.enough else ""
+    enough = f", <b>{option.verdict}</b>" if option.verdict else ""
     return f"{escape(option.owner)}, {size(option.nbytes)}: {option.away}{enough}. {escape(option.how)}"
 
 
