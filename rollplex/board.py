@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import threading
+from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
+from rollplex.boundary import PrefixState
 from rollplex.feed import Feed, Ready
 from rollplex.schedule import Slot, Stage
 from rollplex.step import Step
@@ -47,3 +50,11 @@ class Board:
         feed = self._feeds.get(slot.phase.writes)
         if feed is not None:
             feed.close()
+
+    def spend(self, fields: Sequence[str]) -> None:
+        """Prefixes that no phase of the step reads any more give their memory back."""
+        with self._lock:
+            for name in fields:
+                value = getattr(self.step, name)
+                if isinstance(value, PrefixState):
+                    self.step = replace(self.step, **{name: value.spent()})

@@ -101,6 +101,7 @@ def compare(run: Run, *schedules: Schedule, steps: int = 3) -> Comparison:
                 seed=run.seed,
                 executor=run.executor,
                 max_prompt_length=run.max_prompt_length,
+                memory=run.memory,
             )
             scratch.next_index = run.next_index
             for _ in scratch.steps(steps):

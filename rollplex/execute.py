@@ -10,7 +10,9 @@ from __future__ import annotations
 
 import threading
 import time
+import traceback
 from collections.abc import Callable, Generator
+from contextlib import nullcontext
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
@@ -18,20 +20,31 @@ import torch
 
 from rollplex.board import Board
 from rollplex.feed import Ready, Waiting
+from rollplex.memory.arena import OutOfDeviceMemory
+from rollplex.memory.memory import Memory
 from rollplex.recorder import Recorder
 from rollplex.schedule import Slot, Stage, Timetable
 
 ExecutorName = Literal["interleave", "threads"]
 
 
-def execute(timetable: Timetable, board: Board, recorder: Recorder, executor: ExecutorName = "interleave") -> None:
-    """Run every stage on the board; after an error the board keeps what was finished."""
+def execute(
+    timetable: Timetable,
+    board: Board,
+    recorder: Recorder,
+    executor: ExecutorName = "interleave",
+    memory: Memory | None = None,
+) -> None:
+    """Run every stage on the board; after an error the board keeps what was finished.
+
+    A ``memory`` has what a phase uses on the device before its first tick, and takes away what has had its last use.
+    """
     run_stage = EXECUTORS[executor]
     recorder.begin(board.step, timetable.name)
     try:
         for stage in timetable.stages:
             board.open(stage)
-            lanes = [Lane(name, slots, stage, board, recorder) for name, slots in stage.lanes().items()]
+            lanes = [Lane(name, slots, stage, board, recorder, memory) for name, slots in stage.lanes().items()]
             for lane in lanes:
                 recorder.wait(lane.name, [other for s in timetable.stages for other in s.lanes()])
             try:
@@ -39,7 +52,13 @@ def execute(timetable: Timetable, board: Board, recorder: Recorder, executor: Ex
             finally:
                 for lane in lanes:
                     lane.close()
+    except OutOfDeviceMemory as error:
+        # A notebook keeps the traceback of the last error, and with its frames everything that did not fit.
+        traceback.clear_frames(error.__traceback__)
+        raise
     finally:
+        if memory is not None:
+            memory.rest()
         recorder.finish()
 
 
@@ -57,6 +76,8 @@ class Lane:
     """The step being filled."""
     recorder: Recorder
     """The trace being written."""
+    memory: Memory | None = None
+    """The device with a budget, if there is one."""
     generator: Generator[Any, None, Any] | None = None
     """The first slot's phase, under way."""
     credit: float = field(default=0.0)
@@ -73,11 +94,14 @@ class Lane:
         with self.recorder.lane(self.name):
             if slot.streams:
                 self.recorder.wait(self.name, list(self.stage.lanes()))
-            start = self.recorder.mark(self.name)
+            start: Any = None
             try:
                 if self.generator is None:
+                    self._admit(slot)
                     self.generator = slot.phase.run(**self.board.inputs(slot))
-                tick = next(self.generator)
+                start = self.recorder.mark(self.name)
+                with nullcontext() if self.memory is None else self.memory.charging(slot.phase.name):
+                    tick = next(self.generator)
             except StopIteration as stop:
                 self._check_autograd(slot)
                 self._finish(slot, stop.value, start)
@@ -94,7 +118,14 @@ class Lane:
         if isinstance(tick, Ready):
             self.board.part(slot, tick)
         self.recorder.tick(self.board.step, self.stage, slot, tick.label if isinstance(tick, Ready) else tick, start)
+        if self.memory is not None:
+            self.recorder.sample(self.board.step)
         return True
+
+    def _admit(self, slot: Slot) -> None:
+        if self.memory is not None:
+            self.memory.begin(slot.phase.name)
+            self.recorder.sample(self.board.step)
 
     def _check_autograd(self, slot: Slot) -> None:
         """Autograd's mode belongs to the thread, so a phase that leaves it off would leave it off for everyone."""
@@ -108,6 +139,9 @@ class Lane:
     def _finish(self, slot: Slot, value: Any, start: Any) -> None:
         self.recorder.tick(self.board.step, self.stage, slot, "end", start)
         self.board.fill(slot, value)
+        if self.memory is not None:
+            self.board.spend(self.memory.spends(slot.phase.name))
+            self.memory.end(slot.phase.name)
         self.recorder.sample(self.board.step)
         self.generator = None
         self.slots.pop(0)

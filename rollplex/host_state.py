@@ -33,16 +33,15 @@ class HostState:
         pinned: bool = False,
         owner: str = "policy.optimizer",
     ) -> None:
+        pool = HostPool(_nbytes(plan, num_rows, dtype), pinned=pinned) if pool is None else pool
+        self.pool = pool
         self.plan = plan
         self.num_rows = num_rows
         self.dtype = dtype
-        sizes = [num_rows * chunk.num * dtype.itemsize for chunk in plan]
-        self.nbytes = sum(-(-size // ALIGNMENT) * ALIGNMENT for size in sizes)
-        pool = HostPool(self.nbytes, pinned=pinned) if pool is None else pool
         self._slots: list[Slot] = []
         try:
-            for size in sizes:
-                self._slots.append(pool.take(owner, size))
+            for chunk in plan:
+                self._slots.append(pool.take(owner, num_rows * chunk.num * dtype.itemsize))
         except Exception:
             self.free()
             raise
@@ -63,9 +62,13 @@ class HostState:
 
     def scatter(self, row: int, whole: Sequence[torch.Tensor]) -> None:
         """Write a row from tensors; the way back from `gathered`."""
-        for place, chunk in enumerate(self.plan):
-            for piece in chunk.pieces:
-                piece.within(self.chunk(place)[row]).copy_(piece.of(whole))
+        for place in range(len(self.plan)):
+            self.fill(place, row, whole)
+
+    def fill(self, place: int, row: int, whole: Sequence[torch.Tensor]) -> None:
+        """Write one chunk of a row."""
+        for piece in self.plan[place].pieces:
+            piece.within(self.chunk(place)[row]).copy_(piece.of(whole), non_blocking=True)
 
     def copy_(self, other: HostState) -> HostState:
         """Take over what another state of the same plan holds."""
@@ -78,3 +81,8 @@ class HostState:
         for slot in self._slots:
             slot.free()
         self._slots.clear()
+
+
+def _nbytes(plan: Sequence[Chunk], num_rows: int, dtype: torch.dtype) -> int:
+    """Bytes of the slots, in whole pages."""
+    return sum(-(-num_rows * chunk.num * dtype.itemsize // ALIGNMENT) * ALIGNMENT for chunk in plan)

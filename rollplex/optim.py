@@ -13,8 +13,12 @@ from typing import Any, Protocol
 
 import torch
 
+from rollplex.memory.memory import Memory
 from rollplex.policy import Policy
 from rollplex.resource import Resource
+
+OWNER = "policy.optimizer"
+"""Name of an optimizer's state in ledgers."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -70,6 +74,10 @@ class Optimizer(Protocol):
         """What it holds on the device."""
         ...
 
+    def move_in(self, memory: Memory | None) -> None:
+        """Have its state live in a memory from now on, or where torch allocates; the policy has moved already."""
+        ...
+
     def norm(self) -> float:
         """Global 2-norm of the policy's gradients."""
         ...
@@ -115,6 +123,7 @@ class AdamW:
         narrow = policy.model.dtype.itemsize < 4
         self._masters = [w.detach().float() if narrow else w for w in weights]
         self._adam = self.recipe.adam(self._masters)
+        self._memory: Memory | None = None
 
     def learning_rate(self, step: int) -> float:
         """Learning rate of a step."""
@@ -125,6 +134,30 @@ class AdamW:
         """Moments, and masters where they are not the weights themselves."""
         moments = [t for s in self._adam.state.values() for t in s.values() if isinstance(t, torch.Tensor) and t.dim()]
         return Resource("optimizer.state", (*moments, *(master for master, _ in self._narrow())))
+
+    def move_in(self, memory: Memory | None) -> None:
+        """All of it on the device, in every phase: this is the optimizer that offloads nothing."""
+        if memory is not self._memory:
+            old, self._memory = self._memory, memory
+            self._settle(old)
+
+    @torch.no_grad()
+    def _settle(self, old: Memory | None) -> None:
+        """Put the state where it lives; in a memory moments are there before the first step already."""
+        if old is not None:
+            for tensor in self.state.tensors:
+                tensor.data = tensor.detach().clone()
+            old.give_up(OWNER)
+        if self._memory is None:
+            return
+        for master in self._masters:
+            if not self._adam.state[master]:
+                self._adam.state[master] = {
+                    "step": torch.tensor(0.0),
+                    "exp_avg": torch.zeros_like(master, requires_grad=False),
+                    "exp_avg_sq": torch.zeros_like(master, requires_grad=False),
+                }
+        self._memory.house(OWNER, self.state.tensors, stays=True)
 
     def norm(self) -> float:
         """Global 2-norm of the policy's gradients."""
@@ -167,6 +200,8 @@ class AdamW:
         self._adam.load_state_dict(copy.deepcopy(state["adam"]))
         for (master, _), saved in zip(self._narrow(), state["masters"], strict=True):
             master.copy_(saved)
+        if self._memory is not None:
+            self._settle(self._memory)
 
     def _narrow(self) -> list[tuple[torch.Tensor, torch.Tensor]]:
         """Masters that are not the weights themselves, with their weights."""

@@ -7,17 +7,18 @@ state is. Each chunk goes through torch's own functional AdamW, which works elem
 
 from __future__ import annotations
 
-from collections.abc import Generator, Mapping, Sequence
+from collections.abc import Generator, Mapping
 from typing import Any
 
 import torch
 from torch.optim.adamw import adamw
 
-from rollplex.chunks import Chunk, chunks
+from rollplex.chunks import chunks
+from rollplex.flight import Flight
 from rollplex.host_state import HostState
-from rollplex.lanes import Lanes
+from rollplex.memory.memory import Memory
 from rollplex.memory.pool import HostPool
-from rollplex.optim import Recipe, gradient_norm
+from rollplex.optim import OWNER, Recipe, gradient_norm
 from rollplex.policy import Policy
 from rollplex.resource import Resource
 
@@ -54,6 +55,7 @@ class StreamedAdamW:
         self._plan = chunks([leaf.numel() for leaf in policy.weights.tensors], chunk_bytes // per_element)
         self._num_steps = 0
         self._host: HostState | None = None
+        self._gradients: HostState | None = None
         self._flight: Flight | None = None
 
     @property
@@ -64,7 +66,8 @@ class StreamedAdamW:
     @property
     def device_bytes(self) -> int:
         """Bytes on the device during a step: of at most three chunks, whatever the size of the whole."""
-        return Flight.nbytes(self._plan, self._num_rows, self._wide)
+        gradients = 0 if self._policy.memory is None else self._policy.model.dtype.itemsize
+        return Flight.nbytes(self._plan, self._num_rows * self._wide.itemsize + gradients)
 
     @property
     def state(self) -> Resource:
@@ -73,6 +76,12 @@ class StreamedAdamW:
         if self._policy.model.device.type == "cpu" and self._host is not None and self._pool is None:
             held.append(self._host.chunk(0))
         return Resource("optimizer.state", tuple(held))
+
+    def move_in(self, memory: Memory | None) -> None:
+        """Its state in the memory's pool, its buffers on the memory's device."""
+        if memory is not self._policy.memory:
+            raise ValueError("moving an optimizer into a memory: its policy lives in another. Move the policy first.")
+        self._state()
 
     def norm(self) -> float:
         """Global 2-norm of the policy's gradients."""
@@ -85,11 +94,30 @@ class StreamedAdamW:
                 pass
 
     def prepare(self) -> Generator[str, None, None]:
-        """Make the state and the buffers that are still missing."""
+        """Move the gradients out, if they have a place to go to, and make the buffers."""
         self._state()
-        staging = torch.empty(self.device_bytes, dtype=torch.uint8, device=self._policy.model.device)
-        self._flight = Flight(staging, self._plan, self._num_rows, self._wide)
+        memory = self._policy.memory
+        if memory is not None:
+            yield from self._move_out(memory)
+            staging = memory.buffer(OWNER, self.device_bytes)
+        else:
+            staging = torch.empty(self.device_bytes, dtype=torch.uint8, device=self._policy.model.device)
+        self._flight = Flight(staging, self._plan, self._num_rows, self._wide, self._policy.model.dtype)
         yield "buffers"
+
+    def _move_out(self, memory: Memory) -> Generator[str, None, None]:
+        """Gradients are final: to the host they go, chunk by chunk, and make room for the state."""
+        if self._gradients is not None:  # of an update that was broken off
+            self._gradients.free()
+        self._gradients = HostState(
+            self._plan, num_rows=1, dtype=self._policy.model.dtype, pool=memory.pool, owner="policy.gradients"
+        )
+        for place in range(self.num_chunks):
+            with torch.no_grad():
+                self._gradients.fill(place, 0, self._policy.gradients.tensors)
+            yield f"gradients of chunk {place}"
+        memory.arena.pages.settle()  # the copies must have been made before the pages go
+        memory.evict("policy.gradients")
 
     def commit(self, index: int, norm: float) -> Generator[str, None, None]:
         """A tick a chunk. Closed early, it runs to its end: weights are never of two versions."""
@@ -108,6 +136,9 @@ class StreamedAdamW:
         finally:
             flight.lanes.join()
             self._flight = None
+            if self._gradients is not None:
+                self._gradients.free()
+                self._gradients = None
 
     @torch.no_grad()
     def _turn(self, flight: Flight, turn: int, index: int, norm: float) -> None:
@@ -116,6 +147,8 @@ class StreamedAdamW:
         if turn < num:  # its buffer was last used by the chunk three places ahead
             with flight.lanes.work("load", turn, ("store", turn - 3)):
                 flight.chunk(turn).copy_(state.chunk(turn), non_blocking=True)
+                if self._gradients is not None:
+                    flight.gradients(turn).copy_(self._gradients.chunk(turn)[0], non_blocking=True)
         if 0 <= turn - 1 < num:
             with flight.lanes.work("step", turn - 1, ("load", turn - 1)):
                 self._step(flight, turn - 1, index, norm)
@@ -126,7 +159,10 @@ class StreamedAdamW:
     def _step(self, flight: Flight, place: int, index: int, norm: float) -> None:
         pieces, rows = self._plan[place].pieces, flight.chunk(place)
         weights = [piece.of(self._policy.weights.tensors) for piece in pieces]
-        gradients = [piece.of(self._policy.gradients.tensors) for piece in pieces]
+        if self._gradients is None:
+            gradients = [piece.of(self._policy.gradients.tensors) for piece in pieces]
+        else:
+            gradients = [piece.within(flight.gradients(place)) for piece in pieces]
         scale = self.recipe.clip(norm)
         if scale is not None:
             torch._foreach_mul_(gradients, scale)
@@ -153,14 +189,18 @@ class StreamedAdamW:
     @torch.no_grad()
     def _state(self) -> HostState:
         """The state in the pool; made when it is first asked for."""
-        if self._host is None:
+        memory, old = self._policy.memory, self._host
+        pool = memory.pool if self._pool is None and memory is not None else self._pool
+        if old is None or (pool is not None and old.pool is not pool):
             pinned = self._policy.model.device.type == "cuda"
-            self._host = HostState(
-                self._plan, num_rows=self._num_rows, dtype=self._wide, pool=self._pool, pinned=pinned
-            )
-            if self._narrow:
+            self._host = HostState(self._plan, num_rows=self._num_rows, dtype=self._wide, pool=pool, pinned=pinned)
+            if old is not None:
+                self._host.copy_(old)
+                old.free()
+            elif self._narrow:
                 self._host.scatter(2, self._policy.weights.tensors)
-        return self._host
+            return self._host
+        return old
 
     @torch.no_grad()
     def state_dict(self) -> dict[str, Any]:
@@ -191,24 +231,3 @@ class StreamedAdamW:
     def __repr__(self) -> str:
         rate, limit = self.recipe.learning_rate(0), self.recipe.max_grad_norm
         return f"StreamedAdamW(lr {rate:g}, {self.num_chunks} chunks, norm limit {limit:g})"
-
-
-class Flight:
-    """One update under way: buffers on the device for up to three chunks, used in turn."""
-
-    def __init__(self, staging: torch.Tensor, plan: Sequence[Chunk], num_rows: int, dtype: torch.dtype) -> None:
-        self.staging = staging
-        self.lanes = Lanes(staging.device)
-        self._plan, self._num_rows, self._dtype = plan, num_rows, dtype
-        self._buffers = staging.chunk(min(3, len(plan)))
-
-    @staticmethod
-    def nbytes(plan: Sequence[Chunk], num_rows: int, dtype: torch.dtype) -> int:
-        """Bytes of the buffers."""
-        return min(3, len(plan)) * max(chunk.num for chunk in plan) * num_rows * dtype.itemsize
-
-    def chunk(self, place: int) -> torch.Tensor:
-        """State of a chunk on the device, ``[rows, elements]``."""
-        num = self._plan[place].num
-        nbytes = self._num_rows * num * self._dtype.itemsize
-        return self._buffers[place % len(self._buffers)][:nbytes].view(self._dtype).view(self._num_rows, num)

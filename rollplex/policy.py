@@ -24,6 +24,7 @@ from rollplex.shapes import ModelShape
 
 if TYPE_CHECKING:
     from rollplex.engines.torch_engine import TorchEngine
+    from rollplex.memory.memory import Memory
 
 TINY = Path(__file__).parent / "assets" / "tiny-qwen2_5_vl"
 """The shipped model, a normal Hugging Face directory."""
@@ -41,6 +42,8 @@ class Policy:
         self.model = model
         self.ingest = ingest
         self.version = 0
+        self.memory: Memory | None = None
+        """The device with a budget that it lives in, if any."""
         for leaf in model.leaves.values():
             leaf.requires_grad_(True)
             leaf.grad = torch.zeros_like(leaf)
@@ -53,7 +56,7 @@ class Policy:
     @classmethod
     def tiny(cls, *, dtype: torch.dtype = torch.float32, device: str = "cpu") -> Self:
         """The shipped Qwen2.5-VL of a few million parameters; loads offline in a second."""
-        with _without_progress_bar():
+        with without_progress_bar():
             return cls.from_pretrained(TINY, dtype=dtype, device=device)
 
     @classmethod
@@ -102,6 +105,15 @@ class Policy:
         """Set every gradient to zero, in place."""
         torch._foreach_zero_(list(self.gradients.tensors))
 
+    def move_in(self, memory: Memory | None) -> None:
+        """Live in a memory from now on: weights and gradients in regions of it, at addresses that stay."""
+        from rollplex.memory.placement import move_gradients, move_weights
+
+        if memory is not self.memory:
+            move_weights(self.model, "policy.weights", self.memory, memory)
+            move_gradients(self.model, "policy.gradients", self.memory, memory)
+            self.memory = memory
+
     def expect(self, version: int, what: str) -> None:
         """Refuse a value that was made with other weights than the current ones."""
         if version != self.version:
@@ -135,6 +147,8 @@ class Reference:
 
     def __init__(self, policy: Policy) -> None:
         self.version = policy.version
+        self.memory: Memory | None = None
+        """The device with a budget that it lives in, if any."""
         module = copy.deepcopy(policy.model.module)
         for parameter in module.parameters():
             parameter.grad = None
@@ -146,6 +160,15 @@ class Reference:
         """The distinct weights."""
         return Resource("reference.weights", tuple(self.model.leaves.values()))
 
+    def move_in(self, memory: Memory | None) -> None:
+        """Live in a memory from now on: in its pool of host memory, and on the device while a phase reads it."""
+        from rollplex.memory.placement import move_weights
+
+        if memory is not self.memory:
+            stays = memory is not None and not memory.page_reference
+            move_weights(self.model, "reference.weights", self.memory, memory, contents="frozen", stays=stays)
+            self.memory = memory
+
     def __repr__(self) -> str:
         return f"Reference(frozen at version {self.version}, {self.model.dtype}, {self.model.device})"
 
@@ -155,8 +178,8 @@ class StaleError(RuntimeError):
 
 
 @contextmanager
-def _without_progress_bar() -> Generator[None]:
-    """No bar of transformers' inside: this load is over before anybody could read it."""
+def without_progress_bar() -> Generator[None]:
+    """No bar of transformers' inside: loading or saving a tiny model is over before anybody could read it."""
     shown = logging.is_progress_bar_enabled()
     logging.disable_progress_bar()
     try:

@@ -11,8 +11,10 @@ from rollplex.costs.measured import draw_of
 from rollplex.costs.workload import Draw
 from rollplex.execute import EXECUTORS, ExecutorName, execute
 from rollplex.machine import device_name
+from rollplex.memory.memory import Memory
 from rollplex.phases.phase import Phase
 from rollplex.phases.suffix import Suffix
+from rollplex.phases.update import Update
 from rollplex.recorder import Recorder
 from rollplex.schedule import Schedule, Timetable
 from rollplex.schedules import Serial
@@ -33,6 +35,7 @@ ADVISED = 8
 class Run:
     """Steps of a task under a schedule; it owns the trace and the step counter, and no tensor.
 
+    With a ``memory``, everything lives within its budget and is on the device while it is used.
     ``for step in run.steps(50): ...`` trains; breaking off and going on later is safe.
     """
 
@@ -46,6 +49,7 @@ class Run:
         seed: int = 0,
         executor: ExecutorName = "interleave",
         max_prompt_length: int | None = None,
+        memory: Memory | None = None,
     ) -> None:
         if prompts < 1:
             raise ValueError(f"making a Run: prompts is {prompts}; it must be at least 1")
@@ -70,6 +74,8 @@ class Run:
         self.recorder = Recorder(self.trace, self.phases, self.policy.model.device)
         self._draws: deque[Draw] = deque(maxlen=ADVISED)
         self.timetable().check()
+        self.memory = memory
+        self.use(memory)
 
     def timetable(self) -> Timetable:
         """The phases as the schedule lays them out; print it to read it."""
@@ -84,13 +90,22 @@ class Run:
     def step(self) -> Step:
         """Make the next step."""
         board = Board(self._begin())
+        self.last = None  # what a broken-off attempt finished would lie beside what is now made again
         try:
-            execute(self.timetable(), board, self.recorder, self.executor)
+            execute(self.timetable(), board, self.recorder, self.executor, self.memory)
         finally:
             self.last = board.step
         self.next_index += 1
         self._draws.append(draw_of(board.step))
         return board.step
+
+    def use(self, memory: Memory | None) -> None:
+        """Go on within another memory, or without one: weights, gradients and optimizer move, and nothing else changes."""
+        # Policies before optimizers, whose masters may be the policy's own weights.
+        for phase in sorted(self.phases, key=lambda phase: isinstance(phase, Update)):
+            phase.move_in(memory)
+        self.memory = memory
+        self.recorder.use(None if memory is None else memory.arena)
 
     def compare(self, *schedules: Schedule, steps: int = 3) -> Comparison:
         """The next steps under this run's schedule and others, from the same state; see `rollplex.compare`."""

@@ -16,6 +16,7 @@ import torch
 from torch.nn.functional import embedding
 
 from rollplex.boundary import Boundary
+from rollplex.memory.memory import Memory
 from rollplex.model.model import Model
 from rollplex.model.rectangle import Rectangle
 from rollplex.model.text import TextLayer
@@ -73,11 +74,17 @@ class ResponseCache:
     def __init__(self) -> None:
         self._storage: torch.Tensor | None = None
 
-    def lines(self, model: Model, rows: int, length: int) -> torch.Tensor:
-        """``[L, 2, rows, H, length, D]``, its contents undefined; grown when a rollout is larger than any before."""
+    def lines(self, model: Model, rows: int, length: int, memory: Memory | None = None) -> torch.Tensor:
+        """``[L, 2, rows, H, length, D]``, its contents undefined; grown when a rollout is larger than any before.
+
+        In a memory they are a buffer of its, which it counts and takes away after the rollout.
+        """
         layer = model.text.layers[0]
         shape = (len(model.text.layers), 2, rows, layer.num_kv_heads, length, layer.head_dim)
         needed = torch.Size(shape).numel()
+        if memory is not None:
+            self._storage = None
+            return memory.buffer("engine.kv", needed * model.dtype.itemsize).view(model.dtype).view(shape)
         if self._storage is None or self._storage.numel() < needed or self._storage.dtype != model.dtype:
             self._storage = torch.empty(needed, dtype=model.dtype, device=model.device)
         return self._storage[:needed].view(shape)

@@ -76,8 +76,14 @@ class TorchEngine:
         """Serve a request; each tick is one token of every living response."""
         version = self.version
         if handoff is None:
+            memory = self._policy.memory
             kept = yield from boundaries(
-                self._policy.model, request.prompts, attached=False, microbatch_tokens=self._microbatch_tokens
+                self._policy.model,
+                request.prompts,
+                attached=False,
+                microbatch_tokens=self._microbatch_tokens,
+                arena=None if memory is None else memory.arena,
+                owner="engine.kv",
             )
         else:
             self._policy.expect(handoff.version, "prefix")
@@ -112,7 +118,7 @@ class TorchEngine:
         batch = Batch(
             model=model,
             blocks=tuple(blocks),
-            cache=self.cache.lines(model, num, request.max_new_tokens),
+            cache=self.cache.lines(model, num, request.max_new_tokens, self._policy.memory),
             positions=torch.cat([b.next_positions for b in kept]).repeat_interleave(group),
             ids=ids,
         )

@@ -10,10 +10,13 @@ from __future__ import annotations
 import inspect
 from abc import ABC, abstractmethod
 from collections.abc import Generator
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from rollplex.feed import Ready, Waiting
 from rollplex.resource import Resource
+
+if TYPE_CHECKING:
+    from rollplex.memory.memory import Memory
 
 Tick = str | Ready[Any] | Waiting
 """What ``run`` yields: a label, a finished part of its value, or that its inputs have not arrived."""
@@ -45,6 +48,10 @@ class Phase(ABC):
     def held(self) -> dict[str, int]:
         """Bytes that it keeps between ticks and steps besides its resources, by owner."""
         return {}
+
+    def move_in(self, memory: Memory | None) -> None:
+        """Have its resources live in a memory from now on, or where torch allocates; for a phase that has none, nothing."""
+        return
 
     @abstractmethod
     def run(self, *args: Any, **fields: Any) -> Generator[Tick, None, Any]:

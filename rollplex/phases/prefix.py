@@ -6,6 +6,7 @@ from collections.abc import Generator
 from typing import final, get_args
 
 from rollplex.boundary import PrefixState
+from rollplex.memory.memory import Memory
 from rollplex.memory.pool import HostPool
 from rollplex.model.prefix import TapePolicy, boundaries
 from rollplex.phases.phase import Phase, Tick
@@ -58,9 +59,13 @@ class Prefix(Phase):
         """The owner's weights."""
         return (self.owner.weights,)
 
+    def move_in(self, memory: Memory | None) -> None:
+        """The owner's weights, and the policy's gradients."""
+        self.owner.move_in(memory)
+
     def run(self, prompts: PromptBatch) -> Generator[Tick, None, PrefixState]:
         """Boundaries of all prompts."""
-        version = self.owner.version
+        version, memory = self.owner.version, self.owner.memory
         made = yield from boundaries(
             self.owner.model,
             prompts,
@@ -68,16 +73,21 @@ class Prefix(Phase):
             tape=self.tape,
             microbatch_tokens=self.microbatch_tokens,
             keeping=self._keeping(),
+            arena=None if memory is None else memory.arena,
+            owner="policy.boundary" if isinstance(self.owner, Policy) else "reference.boundary",
         )
         return PrefixState(boundaries=made, version=version, prompts=prompts)
 
     def _keeping(self) -> Keeping:
         """Where saved tensors wait."""
+        memory = self.owner.memory
+        arena = None if memory is None else memory.arena
         if self.tape != "offload":
-            return Keeping()
-        if self.pool is None:
+            return Keeping(arena=arena)
+        pool = memory.pool if self.pool is None and memory is not None else self.pool
+        if pool is None:
             raise ValueError(
                 "running a Prefix with tape='offload': there is no host memory to move saved tensors to. Give it a pool, "
                 "Prefix(policy, tape='offload', pool=HostPool(nbytes)), or the run a memory, Run(..., memory=...)."
             )
-        return Keeping(pool=self.pool)
+        return Keeping(arena=arena, pool=pool)

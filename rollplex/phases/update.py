@@ -6,6 +6,7 @@ import math
 from collections.abc import Callable, Generator
 from typing import Any, final
 
+from rollplex.memory.memory import Memory
 from rollplex.memory.pool import HostPool
 from rollplex.optim import AdamW, Optimizer
 from rollplex.optim_streamed import StreamedAdamW
@@ -74,6 +75,10 @@ class Update(Phase):
     def mutates(self) -> tuple[Resource, ...]:
         """Weights, gradients (clipping) and moments."""
         return (self.policy.weights, self.policy.gradients, self.optimizer.state)
+
+    def move_in(self, memory: Memory | None) -> None:
+        """The optimizer's state."""
+        self.optimizer.move_in(memory)
 
     def run(self, suffix: SuffixStats) -> Generator[Tick, None, UpdateStats]:
         """Norm first, then the step: a gradient that is not finite changes nothing."""
