@@ -1,6 +1,6 @@
 """Simulated against measured on this machine: costs from one workload's trace predict the step time of others.
 
-Each schedule is measured on three workloads of the shipped model; costs come from a *different* workload's serial trace.
+Each schedule is measured on three workloads of the shipped model; costs come from the traces of a *different* workload.
 On a CPU all lanes take turns on one host thread, and so do they in the simulation.
 """
 
@@ -57,7 +57,7 @@ class Row:
 def check(repeats: int = 5) -> dict[str, Any]:
     """Measure, simulate, print; ``passed`` if every step is within 10 % and every ranking right."""
     measured: dict[tuple[str, str], list[float]] = {}
-    lengths: dict[str, list[Draw]] = {}
+    lengths: dict[tuple[str, str], list[Draw]] = {}
     runs = {(name, schedule.name): _run(name, schedule) for name in CASES for schedule in SCHEDULES}
     for run in runs.values():
         run.step()  # the first step warms caches and allocators
@@ -65,17 +65,18 @@ def check(repeats: int = 5) -> dict[str, Any]:
         for key, run in runs.items():  # in turn, so that a slow minute of the machine hits all alike
             step = run.step()
             measured.setdefault(key, []).append(run.trace.step_s(step.index))
-            if key[1] == "Serial":
-                lengths.setdefault(key[0], []).append(draw_of(step))
-    sources = {name: (runs[name, "Serial"].trace, lengths[name]) for name in CASES}
+            lengths.setdefault(key, []).append(draw_of(step))
     rows: list[Row] = []
     geometry = _geometry()
     for name in CASES:
-        costs = Measured.from_trace(*sources[SOURCE[name]], geometry)
+        keys = [(SOURCE[name], schedule.name) for schedule in SCHEDULES]
+        costs = Measured.from_traces([(runs[key].trace, lengths[key]) for key in keys], geometry)
         for schedule in SCHEDULES:
-            seconds = predict(costs, schedule, lengths[name])
-            key = schedule.name
-            rows.append(Row(workload=name, schedule=key, measured_s=median(measured[name, key]), predicted_s=seconds))
+            key = name, schedule.name
+            seconds = predict(costs, schedule, lengths[key])
+            rows.append(
+                Row(workload=name, schedule=schedule.name, measured_s=median(measured[key]), predicted_s=seconds)
+            )
     for row in rows:
         print(
             f"{row.workload:12s} {row.schedule:11s} measured {row.measured_s:.3f} s, predicted {row.predicted_s:.3f} s, "

@@ -49,6 +49,8 @@ class Order:
     """For decode: whether it starts from the actor's boundary and runs no prefill."""
     pool: str = "all"
     """Name of that pool."""
+    streamed: bool = False
+    """Whether it works on parts one by one, as they come."""
 
 
 class Costs(Protocol):

@@ -1,8 +1,9 @@
 """Costs from a measured trace: rates of one workload, so that another workload, schedule or device can be predicted.
 
 Each kind of work gets a rate: seconds for an operation of prompt forwards, of prefix backwards, of suffixes; seconds of a
-decode iteration as a fixed part, a part for each row and a part for each token of context. Rates are medians or fits over
-the trace's steps; what the trace does not show (a prefill, say) is taken from the nearest kind that it shows.
+decode iteration as a fixed part, a part for each row and a part for each token of context; a suffix has a fixed part for
+each microbatch, which only traces with microbatches of several sizes tell apart. Rates are medians or fits over the steps;
+what they do not show (a prefill, say) is taken from the nearest kind that they show.
 """
 
 from __future__ import annotations
@@ -39,6 +40,12 @@ class Measured:
     """Of prefix backward passes."""
     suffix_s_per_flop: float
     """Of suffixes, forwards and backward together."""
+    suffix_fixed_s: float = 0.0
+    """A suffix microbatch, whatever its size."""
+    microbatch: int = 1
+    """Most responses of a suffix microbatch."""
+    beside_s: float = 0.0
+    """What a step takes besides: between ticks, and where a suffix closes."""
     speed: Speed
     """Of decoding."""
     reward_s: float
@@ -52,11 +59,25 @@ class Measured:
     def from_trace(cls, trace: Trace, steps: Sequence[Step] | Sequence[Draw], geometry: Geometry) -> Measured:
         """Rates from the traced steps; give the steps themselves, whose lengths say how much work there was."""
         draws = [step if isinstance(step, Draw) else draw_of(step) for step in steps]
-        indices = trace.steps()[-len(draws) :]
-        if len(indices) < len(draws):
-            raise ValueError(f"reading costs from a trace: it has {len(indices)} steps, and {len(draws)} were given")
-        pairs = list(zip(indices, draws, strict=True))
-        return _rates(trace, pairs, geometry)
+        return cls.from_traces([(trace, draws)], geometry)
+
+    @classmethod
+    def from_traces(cls, parts: Sequence[tuple[Trace, Sequence[Draw]]], geometry: Geometry) -> Measured:
+        """Rates from several traces of one workload, each with the lengths of its last steps.
+
+        Schedules that stream show small microbatches and the others large ones: together they tell their fixed part.
+        """
+        seen: list[_Seen] = []
+        for trace, draws in parts:
+            indices = trace.steps()[-len(draws) :] if draws else []
+            if len(indices) < len(draws):
+                raise ValueError(
+                    f"reading costs from a trace: it has {len(indices)} steps, and {len(draws)} were given"
+                )
+            seen += [_Seen(trace.of_step(i), trace.step_s(i), draw) for i, draw in zip(indices, draws, strict=True)]
+        if not seen:
+            raise ValueError("reading costs from a trace: no step was given. Run a few steps first.")
+        return _rates(seen, geometry)
 
     def on(self, *, compute: float = 1.0, memory: float = 1.0) -> Measured:
         """The same model on another device, so many times as fast in arithmetic and in memory."""
@@ -90,19 +111,25 @@ class Measured:
             case "rewards":
                 return [Piece(f"group {i}", self.reward_s, "host", (i,), i) for i in range(draw.num_prompts)]
             case "suffix":
-                forward = prefix_flops(self.geometry, draw)
-                return [
-                    Piece(
-                        f"group {i}",
-                        self.suffix_s_per_flop * SUFFIX_PASSES * f + self.backward_s_per_flop * BACKWARD_PASSES * back,
-                        part=i,
-                    )
-                    for i, (f, back) in enumerate(zip(suffix_flops(self.geometry, draw), forward, strict=True))
-                ]
+                return self._suffix(draw, streamed=order.streamed)
             case "update":
-                return [Piece("adamw", self.update_s)]
+                return [Piece("adamw", self.update_s + self.beside_s)]
             case other:
                 raise ValueError(f"costing a phase that writes {other!r}: a trace of one pool does not show it")
+
+    def _suffix(self, draw: Draw, *, streamed: bool) -> list[Piece]:
+        """A group each; the fixed part of microbatches evenly over them."""
+        num = draw.num_prompts if streamed else -(-draw.responses.size // self.microbatch)
+        fixed = self.suffix_fixed_s * num / draw.num_prompts
+        forward = prefix_flops(self.geometry, draw)
+        return [
+            Piece(
+                f"group {i}",
+                fixed + self.suffix_s_per_flop * SUFFIX_PASSES * f + self.backward_s_per_flop * BACKWARD_PASSES * back,
+                part=i,
+            )
+            for i, (f, back) in enumerate(zip(suffix_flops(self.geometry, draw), forward, strict=True))
+        ]
 
 
 def draw_of(step: Step) -> Draw:
@@ -118,9 +145,10 @@ def draw_of(step: Step) -> Draw:
 
 
 def prefix_flops(geometry: Geometry, draw: Draw) -> list[float]:
-    """Operations of a forward over each prompt."""
+    """Operations of a forward over each prompt, all its visual tokens taken as one picture."""
     return [
-        geometry.text_flops(float(p), float(p) ** 2 / 2) + geometry.vision_flops(float(v))
+        geometry.text_flops(float(p), float(p) ** 2 / 2)
+        + geometry.vision_flops(float(v), patches_together=float(v) * geometry.merge)
         for p, v in zip(draw.prompts, draw.visual_tokens, strict=True)
     ]
 
@@ -134,59 +162,97 @@ def suffix_flops(geometry: Geometry, draw: Draw) -> list[float]:
     return made
 
 
-def _rates(trace: Trace, pairs: list[tuple[int, Draw]], geometry: Geometry) -> Measured:
-    forward = {step: sum(prefix_flops(geometry, draw)) for step, draw in pairs}
-    suffix = {step: sum(suffix_flops(geometry, draw)) for step, draw in pairs}
-    busy = {step: _by_kind(trace, step) for step, _ in pairs}
+@dataclass(frozen=True, eq=False)
+class _Seen:
+    """A traced step with its lengths."""
+
+    ticks: list[Tick]
+    step_s: float
+    draw: Draw
+
+    def busy(self) -> dict[str, float]:
+        """Seconds by kind of work: phases, with decode's prefill and the prefix's backward told apart."""
+        totals: dict[str, float] = {}
+        for tick in self.ticks:
+            kind = _kind(tick)
+            totals[kind] = totals.get(kind, 0.0) + tick.end_s - tick.start_s
+        return totals
+
+
+def _rates(seen: list[_Seen], geometry: Geometry) -> Measured:
+    forward = [sum(prefix_flops(geometry, step.draw)) for step in seen]
+    busy = [step.busy() for step in seen]
     prefixes: dict[str, float] = {}
     for kind, name in (
         ("prefix(policy)", "policy_prefix"),
         ("prefix(reference)", "reference_prefix"),
         ("prefill", "prefill"),
     ):
-        seen = [busy[s][kind] / forward[s] for s, _ in pairs if busy[s].get(kind, 0.0) > 0]
-        if seen:
-            prefixes[name] = median(seen)
+        shown = [b[kind] / f for b, f in zip(busy, forward, strict=True) if b.get(kind, 0.0) > 0]
+        if shown:
+            prefixes[name] = median(shown)
     nearest = prefixes.get("reference_prefix") or prefixes["policy_prefix"]
     prefixes.setdefault("prefill", nearest)
     prefixes.setdefault("reference_prefix", nearest)
+    fixed, rate, microbatch = _suffix_rates(seen, geometry)
     return Measured(
         geometry=geometry,
         prefix_s_per_flop=prefixes,
-        backward_s_per_flop=median(busy[s].get("backward", 0.0) / (BACKWARD_PASSES * forward[s]) for s, _ in pairs),
-        suffix_s_per_flop=median(busy[s]["suffix"] / (SUFFIX_PASSES * suffix[s]) for s, _ in pairs),
-        speed=_speed(trace, pairs, geometry),
-        reward_s=median(busy[s].get("reward", 0.0) / draw.num_prompts for s, draw in pairs),
-        update_s=median(busy[s]["update"] for s, _ in pairs),
+        backward_s_per_flop=median(
+            b.get("backward", 0.0) / (BACKWARD_PASSES * f) for b, f in zip(busy, forward, strict=True)
+        ),
+        suffix_s_per_flop=rate,
+        suffix_fixed_s=fixed,
+        microbatch=microbatch,
+        speed=_speed(seen, geometry),
+        reward_s=median(b.get("reward", 0.0) / step.draw.num_prompts for b, step in zip(busy, seen, strict=True)),
+        update_s=median(b["update"] for b in busy),
+        beside_s=max(0.0, median(step.step_s - _inside(b) for b, step in zip(busy, seen, strict=True))),
     )
 
 
-def _by_kind(trace: Trace, step: int) -> dict[str, float]:
-    """Seconds of a step by kind of work: phases, with decode's prefill and the prefix's backward told apart."""
-    totals: dict[str, float] = {}
-    for tick in trace.ticks:
-        if tick.step == step:
-            kind = _kind(tick)
-            totals[kind] = totals.get(kind, 0.0) + tick.end_s - tick.start_s
-    return totals
+def _inside(busy: dict[str, float]) -> float:
+    """Seconds that some rate accounts for."""
+    return sum(seconds for kind, seconds in busy.items() if kind != "beside")
 
 
 def _kind(tick: Tick) -> str:
     if tick.phase == "decode":
         return "decode" if tick.label.startswith(("token", "group")) or tick.label == "end" else "prefill"
-    if tick.phase == "suffix":
-        return "suffix" if tick.label.endswith("responses") or tick.label in ("scale", "end") else "backward"
+    if tick.phase == "suffix" and not tick.label.endswith("responses"):
+        return "beside" if tick.label in ("scale", "end") else "backward"
     return tick.phase
 
 
-def _speed(trace: Trace, pairs: list[tuple[int, Draw]], geometry: Geometry) -> Speed:
+def _suffix_rates(seen: list[_Seen], geometry: Geometry) -> tuple[float, float, int]:
+    """Seconds of a microbatch and of an operation, and the most responses of a microbatch.
+
+    A line through the medians of each size, weighted to make relative errors count; one size alone has no fixed part.
+    """
+    sizes: dict[int, list[tuple[float, float]]] = {}
+    for step in seen:
+        work = SUFFIX_PASSES * sum(suffix_flops(geometry, step.draw)) / step.draw.responses.size
+        for tick in step.ticks:
+            if tick.phase == "suffix" and tick.label.endswith("responses"):
+                num = int(tick.label.split()[0])
+                sizes.setdefault(num, []).append((num * work, tick.end_s - tick.start_s))
+    points = [tuple(median(values) for values in zip(*pairs, strict=True)) for pairs in sizes.values()]
+    if len(points) == 1:
+        return 0.0, points[0][1] / points[0][0], max(sizes)
+    flops, seconds = (numpy.array(values) for values in zip(*points, strict=True))
+    matrix = numpy.stack([numpy.ones_like(flops), flops / flops.max()], axis=1) / seconds[:, None]
+    (fixed, rate), _ = nnls(matrix, numpy.ones_like(seconds))
+    return float(fixed), float(rate / flops.max()), max(sizes)
+
+
+def _speed(seen: list[_Seen], geometry: Geometry) -> Speed:
     """Least squares, none below zero, over every iteration of every step; a group's prompt is read once."""
     features: list[numpy.ndarray] = []
     seconds: list[float] = []
-    for step, draw in pairs:
-        ticks = [t for t in trace.ticks if t.step == step and t.phase == "decode" and _kind(t) == "decode"]
-        tokens = [t for t in ticks if t.label.startswith("token")]
-        rows, context = living(draw, len(tokens))
+    for step in seen:
+        ticks = [tick for tick in step.ticks if tick.phase == "decode" and _kind(tick) == "decode"]
+        tokens = [tick for tick in ticks if tick.label.startswith("token")]
+        rows, context = living(step.draw, len(tokens))
         features.append(numpy.stack([numpy.ones(len(tokens)), rows, context], axis=1))
         # What a completed group costs on top belongs to the iterations, evenly.
         beside = sum(t.end_s - t.start_s for t in ticks if not t.label.startswith("token")) / max(len(tokens), 1)

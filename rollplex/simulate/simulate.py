@@ -146,6 +146,7 @@ class _Recording:
             devices=self.sizes[work.pool],
             handoff=work.field == "rollout" and "policy_prefix" in work.slot.takes,
             pool=work.pool,
+            streamed=bool(work.slot.streams),
         )
 
     def start(self, work: Work, now: float) -> None:

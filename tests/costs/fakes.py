@@ -9,8 +9,8 @@ from rollplex.costs.workload import Draw
 from rollplex.trace import Tick, Trace
 
 
-def written(costs: Measured, draw: Draw) -> Trace:
-    """A trace as a live run would write it, at known rates."""
+def written(costs: Measured, draw: Draw, *, responses: int = 4) -> Trace:
+    """A trace as a live run would write it, at known rates, with so many responses in a suffix microbatch."""
     geometry: Geometry = costs.geometry
     forward, suffix = sum(prefix_flops(geometry, draw)), sum(suffix_flops(geometry, draw))
     spans: list[tuple[str, str, float]] = [
@@ -18,7 +18,10 @@ def written(costs: Measured, draw: Draw) -> Trace:
         ("prefix(policy)", "layer 0", costs.prefix_s_per_flop["policy_prefix"] * forward),
         ("prefix(reference)", "layer 0", costs.prefix_s_per_flop["reference_prefix"] * forward),
         ("reward", "group 0", costs.reward_s * draw.num_prompts),
-        ("suffix", "4 responses", costs.suffix_s_per_flop * SUFFIX_PASSES * suffix),
+        *(
+            ("suffix", f"{responses} responses", costs.suffix_fixed_s + costs.suffix_s_per_flop * work)
+            for work in [SUFFIX_PASSES * suffix * responses / draw.responses.size] * (draw.responses.size // responses)
+        ),
         ("suffix", "layer 0", costs.backward_s_per_flop * BACKWARD_PASSES * forward),
         ("update", "adamw", costs.update_s),
     ]

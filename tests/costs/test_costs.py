@@ -131,18 +131,42 @@ def test_every_mechanism_lowers_what_is_held() -> None:
     assert total(MANAGED) < min(total(policy) for policy in (*ABLATIONS[:2], ABLATIONS[3], NAIVE))
 
 
+DRAW = Workload(prompts=2, group=2, prompt_tokens=100, response_tokens=20, response_spread=0).draw()
+RATES = Measured(
+    geometry=G32,
+    prefix_s_per_flop={"policy_prefix": 1e-15, "reference_prefix": 2e-15, "prefill": 1.5e-15},
+    backward_s_per_flop=3e-15,
+    suffix_s_per_flop=4e-15,
+    speed=Speed(fixed_s=0.01, row_s=0.002, context_s=1e-5, kv_bytes=1.0, per_group=True),
+    reward_s=0.5,
+    update_s=0.25,
+    microbatch=4,
+)
+
+
 def test_rates_of_a_trace_predict_that_trace() -> None:
-    draw = Workload(prompts=2, group=2, prompt_tokens=100, response_tokens=20, response_spread=0).draw()
-    truth = Measured(
-        geometry=G32,
-        prefix_s_per_flop={"policy_prefix": 1e-15, "reference_prefix": 2e-15, "prefill": 1.5e-15},
-        backward_s_per_flop=3e-15,
-        suffix_s_per_flop=4e-15,
-        speed=Speed(fixed_s=0.01, row_s=0.002, context_s=1e-5, kv_bytes=1.0, per_group=True),
-        reward_s=0.5,
-        update_s=0.25,
-    )
-    again = Measured.from_trace(written(truth, draw), [draw], G32)
+    again = Measured.from_trace(written(RATES, DRAW), [DRAW], G32)
     for field in ("policy_prefix", "reference_prefix", "rollout", "suffix", "rewards", "update"):
-        order = Order(field=field, draw=draw, devices=1)
-        assert total_s(again.pieces(order)) == pytest.approx(total_s(truth.pieces(order)), rel=1e-3), field
+        order = Order(field=field, draw=DRAW, devices=1)
+        assert total_s(again.pieces(order)) == pytest.approx(total_s(RATES.pieces(order)), rel=1e-3), field
+
+
+def test_microbatches_of_two_sizes_tell_their_fixed_part() -> None:
+    truth = replace(RATES, suffix_fixed_s=0.3)
+    traces = [(written(truth, DRAW, responses=n), [DRAW]) for n in (4, 2)]
+    again = Measured.from_traces(traces, G32)
+    assert again.suffix_fixed_s == pytest.approx(0.3, rel=1e-3)
+    assert Measured.from_traces(traces[:1], G32).suffix_fixed_s == 0  # one size alone cannot tell
+
+
+def test_a_streamed_suffix_pays_the_fixed_part_for_each_group() -> None:
+    costs = replace(RATES, suffix_fixed_s=0.3)
+    whole, streamed = (
+        total_s(costs.pieces(Order(field="suffix", draw=DRAW, devices=1, streamed=s))) for s in (False, True)
+    )
+    assert streamed - whole == pytest.approx(0.3)
+
+
+def test_costs_of_no_step_are_refused() -> None:
+    with pytest.raises(ValueError, match="no step was given"):
+        Measured.from_trace(written(RATES, DRAW), [], G32)
