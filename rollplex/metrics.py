@@ -5,7 +5,7 @@ This file knows names, units and what each number means. It does not know where 
 Names, and what is new. TRL: ``reward``, ``reward_std``, ``rewards/<function>/mean|std``, ``frac_reward_zero_std``,
 ``completions/*``, ``kl``, ``entropy``, ``clip_ratio/region_mean``, ``loss``. verl: ``actor/*``, ``training/*``,
 ``timing_s/*``, ``perf/*``. New: ``timing_s/prefix``, ``timing_s/suffix``, ``overlap/*``, ``memory/<owner>_gib``,
-``weights/version``.
+``weights/version``, ``training/rollout_probs_diff_level`` (0 fine, 1 worth a look, 2 a fault).
 
 A number over an empty set does not exist, so its key is left out: no rewards, no ``reward``; no response that ended,
 no ``completions/mean_terminated_length``. A number that exists and is not finite (a loss that diverged) is kept.
@@ -17,6 +17,8 @@ import math
 from collections.abc import Iterable, Iterator, Sequence
 from statistics import fmean, stdev
 from typing import TYPE_CHECKING
+
+from rollplex.mismatch import LEVELS, mismatch
 
 if TYPE_CHECKING:
     from rollplex.step import RewardGroup, Step
@@ -149,6 +151,9 @@ def _policy(step: Step) -> dict[str, float]:
             "training/rollout_probs_diff_mean": step.suffix.mismatch_mean,
             "training/rollout_probs_diff_max": step.suffix.mismatch_max,
         }
+    found = mismatch(step)
+    if found is not None:
+        values["training/rollout_probs_diff_level"] = float(LEVELS[found.light])
     if step.update is not None:
         values |= {"actor/grad_norm": step.update.grad_norm, "actor/lr": step.update.learning_rate}
     return values

@@ -18,7 +18,7 @@ def test_a_full_step_has_the_names_of_trl_and_verl() -> None:
         *("reward", "reward_std", "frac_reward_zero_std", "rewards/exact/mean", "rewards/exact/std"),
         *(f"completions/{name}_length" for name in ("mean", "min", "max", "mean_terminated")),
         *("completions/clipped_ratio", "loss", "kl", "entropy", "clip_ratio/region_mean", "actor/pg_loss"),
-        *("actor/grad_norm", "actor/lr", "training/rollout_probs_diff_mean", "training/rollout_probs_diff_max"),
+        *("actor/grad_norm", "actor/lr", *(f"training/rollout_probs_diff_{name}" for name in ("mean", "max", "level"))),
         *(f"timing_s/{name}" for name in ("decode", "prefix", "reward", "suffix", "update", "step")),
         *("perf/throughput", "perf/total_num_tokens", "overlap/hidden_prefix_s", "overlap/exposed_prefix_s"),
         *(f"memory/{owner}_gib" for owner in ("policy.weights", "rollout.kv", "policy.boundary")),

@@ -15,9 +15,11 @@ from html import escape
 import ipywidgets
 from IPython.display import DisplayHandle, display
 
+from rollplex.mismatch import mismatch
 from rollplex.step import Step
 from rollplex.trace import Trace
 from rollplex.views.html import Html
+from rollplex.views.mismatch import light
 from rollplex.views.palette import owner_colors
 from rollplex.views.rollouts import rollouts
 from rollplex.views.svg import curve_svg, timeline_svg
@@ -60,6 +62,9 @@ def still(step: Step, trace: Trace, curve: Sequence[float]) -> Html:
     parts = []
     if any(tick.step == step.index for tick in trace.ticks):
         parts.append(timeline_svg(trace, step.index).text)
+    found = mismatch(step)
+    if found is not None:
+        parts.append(light(found).text)
     left = curve_svg(curve, label="reward").text if any(map(math.isfinite, curve)) else ""
     parts.append(
         '<div style="display:flex;flex-wrap:wrap;gap:1em 3em;margin:1em 0">'
