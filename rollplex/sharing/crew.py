@@ -13,7 +13,7 @@ from collections.abc import Callable, Sequence
 from multiprocessing.connection import Connection, wait
 from multiprocessing.context import ForkServerProcess
 from types import TracebackType
-from typing import Any, Protocol, Self
+from typing import Any, NoReturn, Protocol, Self
 
 
 class Member(Protocol):
@@ -84,7 +84,7 @@ class Crew:
             self._fail(f"{name} failed while answering {word!r}:\n{answer}")
         return answer
 
-    def _fail(self, what: str) -> None:
+    def _fail(self, what: str) -> NoReturn:
         self.close(patience_s=0.0)
         raise CrewError(f"asking {len(self._pipes)} processes: {what}")
 
@@ -114,7 +114,7 @@ def _serve(pipe: Connection, member: Callable[..., Member], arguments: tuple[Any
     while True:
         try:
             word, asked = pickle.loads(pipe.recv_bytes())
-        except EOFError:
+        except (EOFError, ConnectionResetError):
             return
         try:
             made = member(*arguments) if made is None else made

@@ -8,6 +8,7 @@ from __future__ import annotations
 import torch
 
 from rollplex.model.model import Model
+from rollplex.model.qwen2_5_vl import VISION
 from rollplex.sharing.bind import Binding
 
 
@@ -26,3 +27,11 @@ def point(model: Model) -> None:
     """Make the module's parameters views of the fused weights again, wherever those are now."""
     for name, (leaf, rows) in model.fused.places.items():
         model.module.get_parameter(name).data = model.leaves[leaf].detach()[rows]
+
+
+def house_tower(model: Model, binding: Binding) -> None:
+    """Let the vision tower alone take over what a shard's region holds; the text weights of the model stay its own."""
+    for name, leaf in model.leaves.items():
+        if name.startswith(VISION):
+            leaf.data = binding.engine[name].view(leaf.shape)
+    point(model)

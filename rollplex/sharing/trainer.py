@@ -76,8 +76,14 @@ class TensorParallelTrainer:
         self._exchange = exchange
         self._layouts = {layout.tensor: layout for layout in binding.pairing.train}
         self._adam = torch.optim.AdamW(list(self.parameters.values()), lr=lr, weight_decay=0.0)
-        shard = TextShard.of(text, shape, tp=tp, rank=rank, eps=model.text.norm.eps)
-        self.model = TensorParallel(shards=(shard,), ranks=Ranks(group), model=model)
+        self._text, self._shape, self._rank, self._model = text, shape, rank, model
+
+    @property
+    def model(self) -> TensorParallel:
+        """The forward over this rank's shard: anew for every pass, since its views belong to one graph."""
+        model = self._model
+        shard = TextShard.of(self._text, self._shape, tp=self._tp, rank=self._rank, eps=model.text.norm.eps)
+        return TensorParallel(shards=(shard,), ranks=Ranks(self._group), model=model)
 
     def step(self, prompts: PromptBatch, rollout: Rollout, rewards: Rewards, loss: GRPO) -> Updated:
         """Gradient, clipping, AdamW in place, and the shards of all devices made whole again."""
@@ -98,10 +104,10 @@ class TensorParallelTrainer:
         values = advantages([reward.values for reward in rewards.groups], loss.scale_rewards).values
         groups = rollout.groups
         denominator = loss.denominator(sum(g.size for g in groups), sum(int(g.lengths.sum()) for g in groups))
-        total = 0.0
+        model, total = self.model, 0.0
         for prompt, group, weights in zip(prompts, groups, values, strict=True):
             logprobs = nn.utils.rnn.pad_sequence(
-                [self.model.logprobs(prompt, tokens, group.sampling) for tokens in _responses(group)], batch_first=True
+                [model.logprobs(prompt, tokens, group.sampling) for tokens in _responses(group)], batch_first=True
             )
             terms = loss.terms(logprobs, group.logprobs[:, : logprobs.shape[1]], None, weights, group.lengths)
             part = loss.partial_sum(terms.total, group.lengths) / denominator
