@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from rollplex.memory.lifetime import Lifetimes as Lifetimes
     from rollplex.memory.lifetime import ResidencyError as ResidencyError
     from rollplex.memory.lifetime import lifetimes as lifetimes
+    from rollplex.memory.memory import Memory as Memory
     from rollplex.memory.pool import HostPool as HostPool
 
 _HOME = {
@@ -25,6 +26,7 @@ _HOME = {
     "HostPool": "pool",
     "Ledger": "ledger",
     "Lifetimes": "lifetime",
+    "Memory": "memory",
     "OutOfDeviceMemory": "arena",
     "ResidencyError": "lifetime",
     "explain": "explanation",
@@ -38,6 +40,7 @@ __all__ = [
     "HostPool",
     "Ledger",
     "Lifetimes",
+    "Memory",
     "OutOfDeviceMemory",
     "ResidencyError",
     "explain",

@@ -84,9 +84,8 @@ class Explanation:
             return "\n".join([*lines, "None of it may be elsewhere now: a larger budget or a smaller batch is needed."])
         lines.append("May be elsewhere:")
         for o in self.options:
-            lines.append(
-                f"  {_mib(o.nbytes):>16}  {o.owner}: {o.away}{', enough by itself' if o.enough else ''}; {o.how}"
-            )
+            where = ", ".join(filter(None, (o.away, o.verdict)))
+            lines.append(f"  {_mib(o.nbytes):>16}  {o.owner}: {where}; {o.how}")
         if self.fewest is None:
             lines.append("All of that together is not enough: a larger budget or a smaller batch is needed.")
         elif len(self.fewest) > 1:

@@ -63,7 +63,8 @@ def test_what_may_come_in_chunks_need_not_come_whole() -> None:
     told = refused({"policy.weights": 6}, wanted=4, budget=8, owner="optimizer.state")
     mine = next(option for option in told.options if option.owner == "policy.optimizer")
     assert (mine.nbytes, mine.away, mine.enough) == (4 * MIB, "host", True)
-    assert mine.verdict == "perhaps enough by itself", "a few chunks come all the same"
+    assert "policy.optimizer: host, perhaps enough by itself" in str(told), "a few chunks come all the same"
+    assert "perhaps enough by itself" in told._repr_html_()
     assert "chunk_bytes" in mine.how
     whole = refused({"policy.weights": 6}, wanted=4, budget=8, owner="policy.gradients")
     assert all(option.owner != "policy.gradients" for option in whole.options)
