@@ -40,6 +40,8 @@ def execute(
     A ``memory`` has what a phase uses on the device before its first tick, and takes away what has had its last use.
     """
     run_stage = EXECUTORS[executor]
+    if memory is not None:
+        memory.rest()  # whatever was run by hand meanwhile
     recorder.begin(board.step, timetable.name)
     try:
         for stage in timetable.stages:

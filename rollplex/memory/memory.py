@@ -145,6 +145,16 @@ class Memory:
                 if self._users[contract.owner] <= 0 and _over(contract, phase):
                     self._leave(contract.owner)
 
+    @contextmanager
+    def using(self, phase: str) -> Generator[None]:
+        """A phase that is run by hand: what it uses is there within the block, and what it saves is counted."""
+        self.begin(phase)
+        try:
+            with self.charging(phase):
+                yield
+        finally:
+            self.end(phase)
+
     def spends(self, phase: str) -> list[str]:
         """Fields of the step whose memory a phase has used for the last time."""
         return [FIELDS[c.owner] for c in _of(phase) if c.owner in FIELDS and _over(c, phase)]

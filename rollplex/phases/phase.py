@@ -10,6 +10,7 @@ from __future__ import annotations
 import inspect
 from abc import ABC, abstractmethod
 from collections.abc import Generator
+from contextlib import nullcontext
 from typing import TYPE_CHECKING, Any
 
 from rollplex.feed import Ready, Waiting
@@ -24,6 +25,9 @@ Tick = str | Ready[Any] | Waiting
 
 class Phase(ABC):
     """One phase of a training step; call it by hand, or let a schedule run it."""
+
+    memory: Memory | None = None
+    """The device with a budget that it runs in, if any."""
 
     @property
     @abstractmethod
@@ -50,8 +54,8 @@ class Phase(ABC):
         return {}
 
     def move_in(self, memory: Memory | None) -> None:
-        """Have its resources live in a memory from now on, or where torch allocates; for a phase that has none, nothing."""
-        return
+        """Run in a memory from now on, or where torch allocates; what its resources are, moves with it."""
+        self.memory = memory
 
     @abstractmethod
     def run(self, *args: Any, **fields: Any) -> Generator[Tick, None, Any]:
@@ -65,13 +69,14 @@ class Phase(ABC):
     def __call__(self, *args: Any, **fields: Any) -> Any:
         """Run to the end and return the value: ``rollout = decode(prompts)``."""
         generator = self.run(*args, **fields)
-        while True:
-            try:
-                tick = next(generator)
-            except StopIteration as stop:
-                return stop.value
-            if isinstance(tick, Waiting):
-                raise RuntimeError(f"running {self.name!r} by hand: an input is a feed that is still open")
+        with nullcontext() if self.memory is None else self.memory.using(self.name):
+            while True:
+                try:
+                    tick = next(generator)
+                except StopIteration as stop:
+                    return stop.value
+                if isinstance(tick, Waiting):
+                    raise RuntimeError(f"running {self.name!r} by hand: an input is a feed that is still open")
 
     def __repr__(self) -> str:
         return self.name

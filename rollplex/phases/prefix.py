@@ -61,6 +61,7 @@ class Prefix(Phase):
 
     def move_in(self, memory: Memory | None) -> None:
         """The owner's weights, and the policy's gradients."""
+        super().move_in(memory)
         self.owner.move_in(memory)
 
     def run(self, prompts: PromptBatch) -> Generator[Tick, None, PrefixState]:

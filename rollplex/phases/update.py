@@ -78,6 +78,7 @@ class Update(Phase):
 
     def move_in(self, memory: Memory | None) -> None:
         """The optimizer's state."""
+        super().move_in(memory)
         self.optimizer.move_in(memory)
 
     def run(self, suffix: SuffixStats) -> Generator[Tick, None, UpdateStats]:
