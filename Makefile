@@ -3,10 +3,11 @@ SHELL := bash
 .SHELLFLAGS := -eu -o pipefail -c
 .DELETE_ON_ERROR:
 .DEFAULT_GOAL := help
-.PHONY: help demo test lint types setup lab bench clean
+.PHONY: help demo test lint types setup lab bench setup-vllm test-vllm clean
 
 VENV := .venv
 BIN  := $(VENV)/bin
+VLLM := .venv-vllm
 PIP  := $(BIN)/python -m pip install --disable-pip-version-check
 comma := ,
 # A GPU machine gets the GPU bindings as well; they install nowhere else to any use.
@@ -16,7 +17,7 @@ SETUP_EXTRAS := dev,bench,lab$(if $(shell command -v nvidia-smi),$(comma)cuda)
 ARGS ?=
 
 help:  ## Say what each target does
-	@awk -F ':.*## ' '/^[a-z]+:.*## / {printf "  make %-7s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-10s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
 demo: $(VENV)/.core  ## Install into .venv, train the tiny model, write out/report.html (ARGS="--seeds 3")
 	@$(BIN)/rollplex demo $(ARGS)
@@ -41,8 +42,14 @@ bench: $(VENV)/.setup  ## Measure against the peer, the schedules, generate, and
 	@mkdir -p out
 	@for name in peers schedules decode overhead; do $(BIN)/rollplex bench $$name --json out/$$name.json; done
 
-clean:  ## Remove .venv, outputs and caches
-	@rm -rf $(VENV) out build dist .pytest_cache .ruff_cache .hypothesis wandb
+setup-vllm: $(VLLM)/.ready  ## Install vLLM for a CPU into .venv-vllm, an environment of its own
+	@echo "ready: $(VLLM)/bin/rollplex bench decode --engines torch,vllm"
+
+test-vllm: $(VLLM)/.ready  ## Run the tests that need vLLM
+	@$(VLLM)/bin/python -m pytest -m vllm tests/engines tests/bench tests/sharing $(ARGS)
+
+clean:  ## Remove the environments, outputs and caches
+	@rm -rf $(VENV) $(VLLM) out build dist .pytest_cache .ruff_cache .hypothesis wandb
 	@find . -path ./.git -prune -o \( -name __pycache__ -o -name .ipynb_checkpoints \) -prune -exec rm -rf {} +
 
 # --- installation: a stamp file for each set of extras, remade when pyproject.toml changes ------------------------
@@ -73,3 +80,14 @@ $(VENV)/.setup: pyproject.toml $(VENV)/.made
 	@echo "installing rollplex with $(SETUP_EXTRAS) into $(VENV) (about three minutes the first time)"
 	@$(PIP) -e ".[$(SETUP_EXTRAS)]"
 	@touch $@ $(VENV)/.dev $(VENV)/.core
+
+# vLLM's wheel first and alone, then what its metadata asks for: see scripts/vllm_requirements.py.
+$(VLLM)/.ready: pyproject.toml scripts/vllm_requirements.py $(VENV)/.made
+	@echo "installing vLLM and torch into $(VLLM) (6 GB; two to four minutes the first time)"
+	@test -x $(VLLM)/bin/python || $(BIN)/python -m venv $(VLLM)
+	@$(VLLM)/bin/python -m pip install -q --disable-pip-version-check packaging
+	@$(VLLM)/bin/python scripts/vllm_requirements.py wheel > $(VLLM)/wheel.txt
+	@$(VLLM)/bin/python -m pip install -q --disable-pip-version-check --no-deps -r $(VLLM)/wheel.txt
+	@$(VLLM)/bin/python scripts/vllm_requirements.py rest > $(VLLM)/rest.txt
+	@$(VLLM)/bin/python -m pip install -q --disable-pip-version-check -r $(VLLM)/rest.txt -e .
+	@touch $@

@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from rollplex import tasks as tasks
     from rollplex.compare import compare as compare
     from rollplex.doctor import doctor as doctor
+    from rollplex.engines.vllm_engine import VllmEngine as VllmEngine
     from rollplex.evaluate import evaluate as evaluate
     from rollplex.ingest import Ingest as Ingest
     from rollplex.log import JsonLines as JsonLines
@@ -88,6 +89,7 @@ _HOME = {
     "Timetable": "schedule",
     "Trace": "trace",
     "Update": "phases.update",
+    "VllmEngine": "engines.vllm_engine",
     "WandB": "wandb_log",
     "compare": "compare",
     "doctor": "doctor",
