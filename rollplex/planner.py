@@ -11,6 +11,9 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+from scipy.optimize import minimize_scalar
+
 from rollplex.candidate import Budget, Candidate, Plan
 from rollplex.costs.costs import Order, total_s
 from rollplex.costs.geometry import Geometry, geometry
@@ -26,6 +29,8 @@ from rollplex.scenario import Scenario, layout
 from rollplex.schedule import Schedule, Timetable
 from rollplex.simulate import Job, simulate
 
+SHARES = (0.25, 0.5, 0.75)
+"""Of the devices, for the rollout pool; the best balance is searched for besides."""
 FILL = 3
 """Steps before the first that counts, where a pipeline has to fill or a backlog to level."""
 
@@ -98,10 +103,33 @@ class _Search:
             table = self.tables.setdefault(label(schedule), layout(schedule))
             for train_tp in degrees:
                 for rollout_tp in (tp for tp in degrees if tp <= train_tp):
-                    for share in (0.25, 0.5, 0.75) if table.pools else (None,):
-                        for residency in residencies:
-                            placed = residency.placement(Placement(train_tp=train_tp, rollout_tp=rollout_tp))
+                    for residency in residencies:
+                        placed = residency.placement(Placement(train_tp=train_tp, rollout_tp=rollout_tp))
+                        for share in self._shares(table, placed):
                             yield self._candidate(schedule, table, placed, residency, share)
+
+    def _shares(self, table: Timetable, placed: Placement) -> tuple[float | None, ...]:
+        """Shares of the devices for the rollout pool: a few, and the one at which the lanes take least.
+
+        More devices speed one pool up and slow the other down. Steps that overlap take as long as the longest lane, the
+        others as long as all lanes together; either has one valley over the share.
+        """
+        if not table.pools:
+            return (None,)
+
+        together = sum if table.synchronous else max
+
+        def taken(share: float) -> float:
+            try:
+                return float(together(self._lanes(table, placed, self.case.sizes(table, placed, share)).values()))
+            except ValueError:  # a pool would be empty
+                return float(np.finfo(float).max)
+
+        found = minimize_scalar(taken, bounds=(0.0, 1.0), method="bounded", options={"xatol": 0.02})
+        shares = (*SHARES, round(float(found.x), 2))
+        # Pools are whole numbers of engines: shares that round to the same pools are the same candidate.
+        pools = {round(share * self.case.cluster.num_devices / placed.unit): share for share in reversed(shares)}
+        return tuple(sorted(pools.values()))
 
     def _candidate(
         self, schedule: Schedule, table: Timetable, placed: Placement, residency: Residency, share: float | None
@@ -121,7 +149,11 @@ class _Search:
         return replace(made, lower_bound_s=bound)
 
     def _bound(self, table: Timetable, placed: Placement, sizes: dict[str, int]) -> float:
-        """The longest phase that a step must run, on its own pool; with no overlap of one lane with itself."""
+        """The longest lane of a step, on its own pool; a lane never overlaps itself."""
+        return max(self._lanes(table, placed, sizes).values()) * (1.0 if table.selection is None else 0.5)
+
+    def _lanes(self, table: Timetable, placed: Placement, sizes: dict[str, int]) -> dict[str, float]:
+        """Seconds of work of each lane in a step."""
         costs, draws = self._costs(placed), self._lengths(table)
         lanes: dict[str, float] = {}
         for stage in table.stages:
@@ -131,7 +163,7 @@ class _Search:
                 draw = draws[0] if slot.phase.writes == "rollout" else draws[0].trained_only
                 order = Order(field=slot.phase.writes, draw=draw, devices=sizes[pool], pool=pool, handoff=handoff)
                 lanes[slot.lane] = lanes.get(slot.lane, 0.0) + total_s(costs.pieces(order))
-        return max(lanes.values()) * (1.0 if table.selection is None else 0.5)
+        return lanes
 
     def _costs(self, placed: Placement) -> Remembered:
         roofline = Roofline(

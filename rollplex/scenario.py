@@ -98,7 +98,7 @@ class Scenario:
         """Devices of each pool; the rollout pool is a whole number of engines, the rest a whole number of ranks."""
         if not table.pools:
             return {ONE_POOL: self.cluster.num_devices}
-        unit = max(placement.rollout_tp, placement.train_tp)
+        unit = placement.unit
         num = round(self.cluster.num_devices * rollout_share / unit) * unit
         if not 0 < num < self.cluster.num_devices:
             raise ValueError(

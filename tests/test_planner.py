@@ -1,12 +1,14 @@
 """Plans: complete, honest about what does not fit, and never ranked by what was not simulated."""
 
+from dataclasses import replace
+
 import pytest
 
 from rollplex.candidate import Budget, Plan
 from rollplex.costs.residency import MANAGED, NAIVE
 from rollplex.costs.workload import Workload
 from rollplex.hardware import cluster
-from rollplex.planner import plan
+from rollplex.planner import SHARES, plan
 from rollplex.schedules import Rollplex, Serial
 from rollplex.schedules_pools import Disaggregated, OneStepOff
 
@@ -73,3 +75,14 @@ def test_a_plan_draws_a_candidates_timeline() -> None:
 def test_a_plan_is_a_table() -> None:
     frame = PLAN.frame()
     assert {"schedule", "train_tp", "rollout_tp", "step_s", "bound_by", "idle_share", "fits", "why_not"} <= set(frame)
+
+
+@pytest.mark.parametrize("response_tokens", [128, 512])
+def test_the_searched_split_of_two_pools_is_as_good_as_the_best_given_one(response_tokens: int) -> None:
+    work = replace(WORK, response_tokens=response_tokens)
+    made = plan("Qwen2.5-VL-7B", NODES, work, schedules=(Disaggregated(),), residencies=(MANAGED,), slack=100.0)
+    times = {c.rollout_share: c.step_s for c in made.candidates if c.placement.unit == 1}
+    searched = [share for share in times if share not in SHARES]
+    assert len(searched) == 1
+    assert times[searched[0]] <= 1.02 * min(times[share] for share in SHARES)
+    assert times[searched[0]] < 0.95 * max(times.values())

@@ -66,6 +66,11 @@ class Placement:
     accepted: float = 1.0
     """Tokens accepted for each decode iteration: above 1 with speculative drafts."""
 
+    @property
+    def unit(self) -> int:
+        """Devices that a pool has a multiple of."""
+        return max(self.train_tp, self.rollout_tp)
+
 
 @dataclass(frozen=True, kw_only=True)
 class Roofline:
