@@ -29,7 +29,16 @@ SHOWS = {
         r"model\.safetensors",
         r"<svg",
         r"data:image/png;base64",
-    ]
+    ],
+    "03_memory": [
+        r"unattributed",
+        r"rollout KV \(engine\.kv\) were on the device after the last use, tick 'end' of decode",
+        r"OutOfDeviceMemory",
+        r"policy\.tape does not fit</b>",
+        r"<b>perhaps enough by itself</b>",
+        r"master weights and Adam moments: where it must be",
+        r"In host memory",
+    ],
 }
 """Notebook -> patterns that its outputs must match."""
 

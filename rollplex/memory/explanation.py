@@ -49,7 +49,7 @@ class Option:
         return "perhaps enough by itself" if self.in_flight else "enough by itself"
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True, repr=False)
 class Explanation:
     """Why an admission did not fit, and what would make it fit."""
 
@@ -91,6 +91,9 @@ class Explanation:
         elif len(self.fewest) > 1:
             lines.append(f"Enough together: {', '.join(option.owner for option in self.fewest)}.")
         return "\n".join(lines)
+
+    def __repr__(self) -> str:
+        return f"Explanation({self.owner}: {_mib(self.missing_bytes)} too much, {len(self.options)} options)"
 
     def _repr_html_(self) -> str:
         from rollplex.views.explanation import explanation
