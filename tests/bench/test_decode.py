@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 import torch
 from tiny_workloads import SMALL, WORKLOADS
+from vllm_rollouts import NEEDS_VLLM
 
 from rollplex.bench import decode
 from rollplex.policy import Policy
@@ -38,13 +39,24 @@ def test_an_unknown_engine_is_named() -> None:
         decode.bench(engines=("fast",))
 
 
-@pytest.mark.parametrize("name", decode.ENGINES)
+def test_engines_are_compared_within_a_round(monkeypatch: pytest.MonkeyPatch) -> None:
+    """With vLLM measured, every row has its ratio to vLLM; here the built-in engine stands in for it."""
+    monkeypatch.setattr(decode, "WORKLOADS", WORKLOADS)
+    monkeypatch.setitem(decode.ENGINES, "vllm", decode.torch_engine)
+    rows = decode.bench(engines=("torch", "vllm"), batches=(2,), repeats=1)["rows"]
+    assert [row["engine"] for row in rows] == ["torch", "vllm"]
+    assert rows[1]["ratio_to_vllm"] == 1.0
+    assert rows[0]["ratio_to_vllm"] > 0
+
+
+@pytest.mark.parametrize("name", ["torch", "generate", pytest.param("vllm", marks=NEEDS_VLLM)])
 def test_every_engine_makes_the_tokens_that_are_counted(name: str) -> None:
     """Forced lengths, none a visual placeholder."""
     policy = Policy.tiny()
     prompts = policy.ingest.batch(SMALL.task.rows(2))
     lengths = torch.full((2, 3), 4)
-    made: Any = decode.ENGINES[name](policy, prompts, lengths)()
+    with decode.ENGINES[name](policy) as side:
+        made: Any = side(prompts, lengths)()
     if name == "generate":
         tokens = made[:, max(p.length for p in prompts) :]
     else:
