@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from rollplex import memory as memory
     from rollplex import tasks as tasks
     from rollplex.compare import compare as compare
+    from rollplex.diagnosis import diagnose as diagnose
     from rollplex.doctor import doctor as doctor
     from rollplex.engines.vllm_engine import VllmEngine as VllmEngine
     from rollplex.evaluate import evaluate as evaluate
@@ -26,6 +27,7 @@ if TYPE_CHECKING:
     from rollplex.losses import DrGRPO as DrGRPO
     from rollplex.memory.footprint import footprint as footprint
     from rollplex.memory.ledger import ledger as ledger
+    from rollplex.memory.memory import Memory as Memory
     from rollplex.phases.decode import Decode as Decode
     from rollplex.phases.prefix import Prefix as Prefix
     from rollplex.phases.reward import Reward as Reward
@@ -54,6 +56,7 @@ if TYPE_CHECKING:
     from rollplex.trace import Trace as Trace
     from rollplex.verify import verify as verify
     from rollplex.views.report import report as report
+    from rollplex.views.sharing import sharing as sharing
     from rollplex.views.watch import watch as watch
     from rollplex.wandb_log import WandB as WandB
 
@@ -67,6 +70,7 @@ _HOME = {
     "Ingest": "ingest",
     "Disaggregated": "schedules_pools",
     "JsonLines": "log",
+    "Memory": "memory.memory",
     "Multiplexed": "schedules_pools",
     "OneStepOff": "schedules_pools",
     "OnePrefill": "schedules",
@@ -92,6 +96,7 @@ _HOME = {
     "VllmEngine": "engines.vllm_engine",
     "WandB": "wandb_log",
     "compare": "compare",
+    "diagnose": "diagnosis",
     "doctor": "doctor",
     "evaluate": "evaluate",
     "footprint": "memory.footprint",
@@ -99,6 +104,7 @@ _HOME = {
     "log": "log",
     "plan": "planner",
     "report": "views.report",
+    "sharing": "views.sharing",
     "simulate": "simulate",
     "verify": "verify",
     "watch": "views.watch",
@@ -118,7 +124,7 @@ class _Package(ModuleType):
 
     def __setattr__(self, name: str, value: Any) -> None:
         # The import system binds every imported submodule on its package, which would hide the function.
-        if _HOME.get(name) == name and isinstance(value, ModuleType):
+        if name in _HOME and isinstance(value, ModuleType):
             return
         super().__setattr__(name, value)
 
