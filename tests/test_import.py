@@ -65,3 +65,8 @@ def test_a_mistyped_name_is_answered_with_what_was_meant(typed: str, meant: str)
 def test_a_name_like_no_other_is_answered_with_where_to_look() -> None:
     with pytest.raises(AttributeError, match="lists the public names"):
         _ = rollplex.zzzzzzzz
+
+
+def test_a_function_is_not_hidden_by_a_package_of_its_name() -> None:
+    import_module("rollplex.sharing.plan")
+    assert rollplex.sharing is import_module("rollplex.views.sharing").sharing
