@@ -32,6 +32,7 @@ from rollplex.sharing.rank_process import Post, RankProcess
 from rollplex.sharing.tensor_parallel import TensorParallel
 from rollplex.sharing.trainer import Updated
 from rollplex.step import Rewards, Rollout
+from rollplex.trace import Tick, Trace
 
 RESPONSE_TOKENS = 6
 """Longest of the responses that engines are compared by."""
@@ -70,6 +71,21 @@ class Rehearsal:
     """Version that the engine finds stamped on each device."""
     updates: tuple[Updated, ...]
     """What each rank did."""
+
+    @property
+    def trace(self) -> Trace:
+        """The update as a trace, a lane a rank; what publishing moved is in its label.
+
+        Ranks are processes that share this machine's cores: it shows the order of the work, no device's time.
+        """
+        zero = min(update.clock_s[0] for update in self.updates)
+        made = Trace(device=f"cpu, {self.train_tp} processes", schedules={0: "Update"})
+        for rank, update in enumerate(self.updates):
+            labels = ("gradient", "adamw", update.published.label)
+            for i, (phase, label) in enumerate(zip(("suffix", "update", "publish"), labels, strict=True)):
+                start, end = (time - zero for time in update.clock_s[i : i + 2])
+                made.ticks.append(Tick(0, "P3" if i else "P2", f"trainer {rank}", phase, label, start, end))
+        return made
 
 
 def rehearse(

@@ -6,6 +6,7 @@ rank holds. It knows neither processes nor prompts' origin; `rollplex.sharing.re
 
 from __future__ import annotations
 
+import time
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -41,6 +42,8 @@ class Updated:
     """2-norm of the whole model's gradient before clipping; likewise."""
     published: Published
     """What moved."""
+    clock_s: tuple[float, float, float, float]
+    """When the gradient began, the optimizer began, publishing began and ended, on the machine's monotonic clock."""
 
 
 class TensorParallelTrainer:
@@ -88,15 +91,20 @@ class TensorParallelTrainer:
     def step(self, prompts: PromptBatch, rollout: Rollout, rewards: Rewards, loss: GRPO) -> Updated:
         """Gradient, clipping, AdamW in place, and the shards of all devices made whole again."""
         self.binding.check("trainer", self.parameters)
+        clock = [time.perf_counter()]
         value = self._backward(prompts, rollout, rewards, loss)
         self._add_replicas()
         norm = self._norm()
         if norm > self.max_grad_norm:
             torch._foreach_mul_([_gradient(p) for p in self.parameters.values()], self.max_grad_norm / (norm + 1e-6))
+        clock.append(time.perf_counter())
         self.binding.stamp.open()
         self._adam.step()
+        clock.append(time.perf_counter())
         published = self._exchange.publish(rollout.version + 1)
-        return Updated(loss=value, grad_norm=norm, published=published)
+        begun, updated, published_from = clock
+        times = (begun, updated, published_from, time.perf_counter())
+        return Updated(loss=value, grad_norm=norm, published=published, clock_s=times)
 
     def _backward(self, prompts: PromptBatch, rollout: Rollout, rewards: Rewards, loss: GRPO) -> float:
         for parameter in self.parameters.values():

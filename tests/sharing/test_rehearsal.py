@@ -67,7 +67,9 @@ def test_a_torch_native_trainer_copies_nothing(name: str) -> None:
     found = rehearsal(name)
     assert found.num_private == 0
     assert [u.published.copied_bytes for u in found.updates] == [0] * found.train_tp
-    assert all("0 bytes copied" in u.published.label for u in found.updates)
+    published = [tick.label for tick in found.trace.ticks if tick.phase == "publish"]
+    assert len(published) == found.train_tp
+    assert all("version 1: 0 bytes copied" in label for label in published)
 
 
 def test_an_interleaved_attention_is_copied_and_nothing_else() -> None:
