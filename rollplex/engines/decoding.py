@@ -22,6 +22,10 @@ from rollplex.model.rectangle import Rectangle
 from rollplex.model.text import TextLayer
 
 
+TURNS = 64
+"""Tokens whose rotary angles are made at a time."""
+
+
 @dataclass(frozen=True, eq=False)
 class Block:
     """The rows whose prompts share one boundary, and how they meet its keys."""
@@ -29,43 +33,62 @@ class Block:
     boundary: Boundary
     """Of all the prompts that began together, those without rows included."""
     keys: tuple[torch.Tensor, ...]
-    """``[n, H, P, D]`` a layer: those of the prompts that have rows, once a prompt."""
+    """``[n H, D, P]`` a layer: those of the prompts that have rows, once a prompt, as the product with queries wants them."""
     values: tuple[torch.Tensor, ...]
-    """Likewise."""
+    """``[n H, P, D]`` a layer."""
     rows: slice
     """Its rows in the batch, ordered by prompt."""
     rectangle: Rectangle
     """Which rows belong to which prompt."""
     bias: torch.Tensor | None
-    """``[n, 1, 1, P]`` 0 on real prompt tokens, -inf on padding; None where nothing is padded."""
+    """``[n H, 1, P]`` 0 on real prompt tokens, -inf on padding; None where nothing is padded."""
 
     @classmethod
-    def of(cls, boundary: Boundary, counts: Sequence[int], start: int, dtype: torch.dtype) -> Block:
+    def of(cls, boundary: Boundary, counts: Sequence[int], start: int) -> Block:
         """A block with ``counts[i]`` rows of the boundary's prompt i, beginning at row ``start``."""
         rectangle = Rectangle.of(counts, device=boundary.lengths.device)
-        rows = slice(start, start + sum(counts))
         # Chosen here, once, and not in every layer of every token.
-        keys, values = (tuple(map(rectangle.chosen, part)) for part in (boundary.output.keys, boundary.output.values))
-        return cls(boundary, keys, values, rows, rectangle, boundary.bias(rectangle) if boundary.padded else None)
+        keys, values = (
+            [rectangle.chosen(layer).flatten(0, 1) for layer in part]
+            for part in (boundary.output.keys, boundary.output.values)
+        )
+        bias = None
+        if boundary.padded:
+            heads = boundary.output.keys[0].shape[1]
+            bias = boundary.bias(rectangle).expand(-1, heads, -1, -1).flatten(0, 1)
+        return cls(
+            boundary=boundary,
+            keys=tuple(layer.transpose(1, 2) for layer in keys),
+            values=tuple(values),
+            rows=slice(start, start + sum(counts)),
+            rectangle=rectangle,
+            bias=bias,
+        )
 
     def attend(self, index: int, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> torch.Tensor:
-        """Attention of layer ``index``: q ``[B, H, r, D]`` over the prompt and own k, v ``[B, H, t, D]``."""
+        """Attention of layer ``index``: q ``[B, H, r, D]`` over the prompt and own k, v ``[B H, t, D]``; ``[B H, r, D]``.
+
+        Three-dimensional products throughout: on the few numbers of a decode step, broadcasting costs more than they do.
+        """
         keys, values = self.keys[index], self.values[index]
-        prompt = self._grouped(q) @ keys.transpose(-1, -2)
-        if self.bias is not None:
-            prompt = prompt + self.bias
+        grouped = self._grouped(q)
+        prompt = torch.bmm(grouped, keys) if self.bias is None else torch.baddbmm(self.bias, grouped, keys)
+        own = torch.bmm(q.flatten(0, 1), k.transpose(1, 2)).unflatten(0, (-1, q.shape[1]))
         # Joined as a prompt's queries, not as rows: of the two parts, only the response's is small enough to move about.
-        weights = torch.softmax(torch.cat((prompt, self._grouped(q @ k.transpose(-1, -2))), dim=-1), dim=-1)
+        weights = torch.softmax(torch.cat((prompt, self._grouped(own)), dim=-1), dim=-1)
         padded = keys.shape[2]
-        return self._rows(weights[..., :padded] @ values) + self._rows(weights[..., padded:]) @ v
+        attended = self._rows(torch.bmm(weights[..., :padded], values)).flatten(0, 1)
+        return attended.baddbmm_(self._rows(weights[..., padded:]).flatten(0, 1), v)
 
     def _grouped(self, x: torch.Tensor) -> torch.Tensor:
-        """Rows ``[B, H, r, *]`` as a prompt's queries ``[n, H, W r, *]``."""
-        return self.rectangle.grouped(x).transpose(1, 2).flatten(2, 3)
+        """Rows ``[B, H, r, *]`` as a prompt's queries ``[n H, W r, *]``."""
+        num = self.rectangle.num * x.shape[1]
+        return self.rectangle.grouped(x).transpose(1, 2).reshape(num, -1, x.shape[-1])
 
     def _rows(self, x: torch.Tensor) -> torch.Tensor:
-        """The way back from ``[n, H, W r, *]`` to ``[B, H, r, *]``."""
-        return self.rectangle.rows(x.unflatten(2, (self.rectangle.width, -1)).transpose(1, 2))
+        """The way back from ``[n H, W r, *]`` to ``[B, H, r, *]``."""
+        apart = x.view(self.rectangle.num, -1, self.rectangle.width, x.shape[1] // self.rectangle.width, x.shape[2])
+        return self.rectangle.rows(apart.transpose(1, 2))
 
 
 class ResponseCache:
@@ -116,29 +139,43 @@ class Batch:
     num_tokens: int = 0
     """t, tokens in the cache."""
 
+    def __post_init__(self) -> None:
+        self._cos, self._sin = self._angles()
+
     def forward(self, tokens: torch.Tensor) -> torch.Tensor:
         """Feed each row its last token ``[B]``; hidden states ``[B, d]`` that predict the next."""
         text, t = self.model.text, self.num_tokens
+        if t and t % TURNS == 0:
+            self._cos, self._sin = self._angles()
         x = embedding(tokens, text.embedding)
-        cos, sin = text.rotary.text_angles(self.positions + t, x.dtype)
-        cos, sin = cos[:, None], sin[:, None]
+        cos, sin = self._cos[t % TURNS], self._sin[t % TURNS]
         for index, layer in enumerate(text.layers):
             x = self._layer(index, layer, x, cos, sin, t)
         self.num_tokens = t + 1
         return text.norm(x)
 
+    def _angles(self) -> tuple[torch.Tensor, torch.Tensor]:
+        """``[TURNS, B, 1, D]`` of the next tokens of every row."""
+        ahead = self.num_tokens + torch.arange(TURNS, device=self.positions.device)
+        cos, sin = self.model.text.rotary.text_angles(self.positions + ahead[:, None], self.model.dtype)
+        return cos[:, :, None], sin[:, :, None]
+
     def _layer(
         self, index: int, layer: TextLayer, x: torch.Tensor, cos: torch.Tensor, sin: torch.Tensor, t: int
     ) -> torch.Tensor:
         q, k, v = layer.project(x, cos, sin)
-        rows = len(x)
-        lines = self.cache[index, :, :rows]
-        lines[0, :, :, t], lines[1, :, :, t] = k, v
-        q = (q * layer.head_dim**-0.5).unflatten(1, (layer.num_kv_heads, -1))
-        seen = lines[:, :, :, : t + 1]
-        parts = [b.attend(index, q[b.rows], seen[0, b.rows], seen[1, b.rows]) for b in self.blocks]
-        attended = parts[0] if len(parts) == 1 else torch.cat(parts)
-        return layer.finish(x, attended.flatten(1))
+        num, heads = len(x), layer.num_kv_heads
+        keys, values = self.cache[index, 0, :num], self.cache[index, 1, :num]
+        keys[:, :, t], values[:, :, t] = k, v
+        q = (q * layer.head_dim**-0.5).unflatten(1, (heads, -1))
+        keys, values = keys.flatten(0, 1)[:, : t + 1], values.flatten(0, 1)[:, : t + 1]
+        if len(self.blocks) == 1:
+            attended = self.blocks[0].attend(index, q, keys, values)
+        else:
+            lines = [slice(b.rows.start * heads, b.rows.stop * heads) for b in self.blocks]
+            parts = zip(self.blocks, lines, strict=True)
+            attended = torch.cat([b.attend(index, q[b.rows], keys[at], values[at]) for b, at in parts])
+        return layer.finish(x, attended.view(num, -1))
 
     def keep(self, alive: torch.Tensor) -> None:
         """Drop the rows where ``alive [B]`` is False: the others move up."""
@@ -148,9 +185,10 @@ class Batch:
             living = block.rectangle.owners()[alive[block.rows].cpu()]
             counts = torch.bincount(living, minlength=len(block.boundary.prompts)).tolist()
             if sum(counts):
-                blocks.append(Block.of(block.boundary, counts, start, self.model.dtype))
+                blocks.append(Block.of(block.boundary, counts, start))
                 start = blocks[-1].rows.stop
         self.blocks = tuple(blocks)
         moved = self.cache[:, :, : len(alive), :, : self.num_tokens]
         self.cache[:, :, : len(rows), :, : self.num_tokens] = moved[:, :, rows]
         self.positions, self.ids = self.positions[rows], self.ids[rows]
+        self._cos, self._sin = self._cos[:, rows], self._sin[:, rows]

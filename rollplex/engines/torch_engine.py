@@ -111,7 +111,7 @@ class TorchEngine:
         blocks: list[Block] = []
         for boundary in kept:
             start = blocks[-1].rows.stop if blocks else 0
-            blocks.append(Block.of(boundary, [group] * len(boundary.prompts), start, model.dtype))
+            blocks.append(Block.of(boundary, [group] * len(boundary.prompts), start))
         order = [prompt for boundary in kept for prompt in boundary.prompts]
         ids = torch.tensor([prompt * group + j for prompt in order for j in range(group)], device=model.device)
         num = len(request.prompts) * group

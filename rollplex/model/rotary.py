@@ -8,10 +8,18 @@ import torch
 
 
 def rotate(x: torch.Tensor, cos: torch.Tensor, sin: torch.Tensor) -> torch.Tensor:
-    """Turn the last dimension of ``x`` by the angles whose ``cos`` and ``sin`` broadcast against it."""
+    """Turn the last dimension of ``x`` by the angles of `cos_sin`, which broadcast against it."""
     half = x.shape[-1] // 2
-    turned = torch.cat((-x[..., half:], x[..., :half]), dim=-1)
-    return x * cos + turned * sin
+    return x * cos + torch.cat((x[..., half:], x[..., :half]), dim=-1) * sin
+
+
+def cos_sin(half_angles: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    """cos and sin ``[..., D]`` of angles ``[..., D / 2]``, the sin's first half negated.
+
+    The sign is here, once, and not in every rotation of every layer.
+    """
+    cos, sin = half_angles.cos(), half_angles.sin()
+    return torch.cat((cos, cos), dim=-1), torch.cat((-sin, sin), dim=-1)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -26,14 +34,15 @@ class TextRotary:
     """How many of the D / 2 frequencies follow the temporal, height and width position."""
 
     def angles(self, positions: torch.Tensor, dtype: torch.dtype) -> tuple[torch.Tensor, torch.Tensor]:
-        """cos and sin ``[..., D]`` of positions ``[3, ...]``; angles are made in float32, as transformers does."""
+        """`cos_sin` of positions ``[3, ...]``; angles are made in float32, as transformers does."""
         freqs = positions[..., None].float() * self.inv_freq
         chosen = torch.cat([part[i % 3] for i, part in enumerate(freqs.split(list(self.sections), dim=-1))], dim=-1)
-        doubled = torch.cat((chosen, chosen), dim=-1)
-        return (doubled.cos() * self.scaling).to(dtype), (doubled.sin() * self.scaling).to(dtype)
+        return self._scaled(chosen, dtype)
 
     def text_angles(self, positions: torch.Tensor, dtype: torch.dtype) -> tuple[torch.Tensor, torch.Tensor]:
-        """cos and sin ``[..., D]`` of text positions ``[...]``, where the three components are equal."""
-        freqs = positions[..., None].float() * self.inv_freq
-        doubled = torch.cat((freqs, freqs), dim=-1)
-        return (doubled.cos() * self.scaling).to(dtype), (doubled.sin() * self.scaling).to(dtype)
+        """`cos_sin` of text positions ``[...]``, where the three components are equal."""
+        return self._scaled(positions[..., None].float() * self.inv_freq, dtype)
+
+    def _scaled(self, angles: torch.Tensor, dtype: torch.dtype) -> tuple[torch.Tensor, torch.Tensor]:
+        cos, sin = cos_sin(angles)
+        return (cos * self.scaling).to(dtype), (sin * self.scaling).to(dtype)

@@ -18,7 +18,7 @@ from torch.utils.checkpoint import checkpoint
 
 from rollplex.model.fuse import Linear
 from rollplex.model.norm import Norm
-from rollplex.model.rotary import rotate
+from rollplex.model.rotary import cos_sin, rotate
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -51,7 +51,7 @@ class VisionPlan:
     frames: Segments
     """For blocks with full attention, relative to the windows' order."""
     cos: torch.Tensor
-    """``[S, 1, e / heads]`` in the windows' order."""
+    """``[S, 1, e / heads]`` in the windows' order, see `cos_sin`."""
     sin: torch.Tensor
     """Likewise."""
 
@@ -151,13 +151,13 @@ class VisionTower:
         by_window = Segments.of(windows)
         place_of = torch.cat(places)[by_window.order]
         freqs = (place_of[..., None].float() * self.inv_freq.to("cpu")).flatten(1)
-        angles = torch.cat((freqs, freqs), dim=-1)[:, None]
+        cos, sin = cos_sin(freqs[:, None])
         by_frame = Segments.of([by_window.inverse[frame] for frame in frames])
 
         def moved(s: Segments) -> Segments:
             return Segments(s.order.to(device), s.inverse.to(device), s.batches)
 
-        return VisionPlan(moved(by_window), moved(by_frame), angles.cos().to(device), angles.sin().to(device))
+        return VisionPlan(moved(by_window), moved(by_frame), cos.to(device), sin.to(device))
 
     def _frame(self, height: int, width: int) -> tuple[torch.Tensor, list[torch.Tensor]]:
         """(row, column) ``[height width, 2]`` of a frame's patches in unit order, and its windows' patches."""
