@@ -21,7 +21,6 @@ from rollplex.model.model import Model
 from rollplex.model.rectangle import Rectangle
 from rollplex.model.text import TextLayer
 
-
 TURNS = 64
 """Tokens whose rotary angles are made at a time."""
 
