@@ -93,7 +93,7 @@ class VLLM:
     """
 
     vision: Literal["replicated", "sharded"] = "replicated"
-    """``replicated`` is ``mm_encoder_tp_mode="data"``; ``sharded`` divides the tower's blocks as the text layers."""
+    """``replicated`` is ``mm_encoder_tp_mode="data"``; ``sharded`` divides tower and merger as the text layers."""
     vocabulary_multiple: int = 64
     """Vocabulary rows are padded to a multiple of this."""
 
@@ -142,6 +142,10 @@ class _Rules:
             case "query" | "key" | "value" | "query_key_value" | "gate" | "up":
                 return {"axis": "rows"}
             case "attention_out" | "down" if p.kind == "matrix":
+                return {"axis": "columns"}
+            case "merger" if ".mlp.0." in p.name:
+                return {"axis": "rows"}
+            case "merger" if p.kind == "matrix":
                 return {"axis": "columns"}
             case "embedding" | "head":
                 return {"axis": "rows", "padded_to": lcm(self.vocabulary_multiple, self.tp)}

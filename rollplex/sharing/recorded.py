@@ -7,7 +7,7 @@ out. It knows no names and no engine. What the slices say about sharing is `roll
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
@@ -124,7 +124,23 @@ def blocks(copies: Iterable[Copied], checkpoint: Mapping[str, torch.Tensor]) -> 
         row, column = divmod(copy.source_offset, width)
         rows, columns = copy.shape[0], copy.num_elements // copy.shape[0]
         found.setdefault(copy.tensor, []).append(Block(copy.source, row, rows, column, columns))
-    return {tensor: tuple(stack) for tensor, stack in found.items()}
+    return {tensor: joined(stack) for tensor, stack in found.items()}
+
+
+def joined(stack: Iterable[Block]) -> tuple[Block, ...]:
+    """The same rectangles with those that continue each other made one.
+
+    >>> joined([Block("w", 0, 2, 0, 4), Block("w", 2, 3, 0, 4)])
+    (Block(name='w', row=0, rows=5, column=0, columns=4),)
+    """
+    made: list[Block] = []
+    for block in stack:
+        last = made[-1] if made else None
+        if last and last == replace(block, row=block.row - last.rows, rows=last.rows):
+            made[-1] = replace(last, rows=last.rows + block.rows)
+        else:
+            made.append(block)
+    return tuple(made)
 
 
 def _contiguous(shape: Sequence[int]) -> tuple[int, ...]:
