@@ -10,6 +10,7 @@ from tiny_policy import checksum, moved, task, tiny
 from vllm_rollouts import BATCH, LIMIT, NEEDS_VLLM, start
 
 from rollplex.engines.vllm_engine import VllmEngine
+from rollplex.mismatch import Mismatch
 from rollplex.phases.decode import Decode
 from rollplex.phases.phase import Phase
 from rollplex.phases.prefix import Prefix
@@ -77,3 +78,20 @@ def test_schedules_agree_over_vllm(policy: Policy, engine: VllmEngine, schedule:
         ticks = run.trace.ticks
         assert sum(tick.phase == "decode" for tick in ticks) > 6
     assert losses[0] == pytest.approx(losses[1], abs=1e-5)
+
+
+@pytest.mark.parametrize(("forgets", "light"), [(True, "green"), (False, "red")])
+def test_the_monitor_tells_stale_caches(
+    policy: Policy, engine: VllmEngine, monkeypatch: pytest.MonkeyPatch, forgets: bool, light: str
+) -> None:
+    """The same pictures by the same name after an update: right where caches were emptied, red where they were not."""
+    prefix, decode, reward, suffix, _ = phases(policy, engine)
+    update = Update(policy, lr=2e-2)
+    if not forgets:
+        monkeypatch.setattr(engine, "_forget", lambda _: None)
+    for _ in range(2):
+        engine._num_prompts = 0
+        rollout = decode(BATCH)
+        stats = suffix(BATCH, prefix(BATCH), rollout, reward(BATCH, rollout))
+        update(stats)
+    assert Mismatch(mean=stats.mismatch_mean, max=stats.mismatch_max).light == light
