@@ -61,6 +61,9 @@ class Command:
 
 SEEDS = Option("seeds", int, "how many seeds to train, from 0")
 STEPS = Option("steps", int, "training steps of each run")
+COMPARED = Option("compared", int, "steps that are also run with everything resident")
+HIDDEN = Option("hidden", int, "width of the model, a multiple of 64")
+CHUNK = Option("chunk_bytes", int, "bytes of a chunk of the streamed optimizer")
 SCHEDULE = Option("schedule", str, "class name of the schedule, e.g. Serial or Rollplex")
 OUT = Option("out", Path, "folder for the report and the trace")
 PAIRS = Option("pairs", int, "pairs of fresh processes, ours and theirs in turn")
@@ -90,6 +93,12 @@ COMMANDS = (
     Command("bench schedules", "rollplex.bench.schedules:bench", "the schedules against each other and the floor"),
     Command("bench decode", "rollplex.bench.decode:bench", "the engines against transformers' generate", (ENGINES,)),
     Command("bench overhead", "rollplex.bench.overhead:bench", "what ticks and tracing cost"),
+    Command(
+        "bench memory",
+        "rollplex.bench.memory:bench",
+        "a budget that the full system fits, and what breaks it",
+        (STEPS, COMPARED, HIDDEN, CHUNK),
+    ),
     Command(
         "plan footprint",
         "rollplex.memory.plan:plan",

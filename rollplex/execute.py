@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import threading
 import time
-import traceback
 from collections.abc import Callable, Generator
 from contextlib import nullcontext
 from dataclasses import dataclass, field
@@ -20,7 +19,6 @@ import torch
 
 from rollplex.board import Board
 from rollplex.feed import Ready, Waiting
-from rollplex.memory.arena import OutOfDeviceMemory
 from rollplex.memory.memory import Memory
 from rollplex.recorder import Recorder
 from rollplex.schedule import Slot, Stage, Timetable
@@ -54,10 +52,6 @@ def execute(
             finally:
                 for lane in lanes:
                     lane.close()
-    except OutOfDeviceMemory as error:
-        # A notebook keeps the traceback of the last error, and with its frames everything that did not fit.
-        traceback.clear_frames(error.__traceback__)
-        raise
     finally:
         if memory is not None:
             memory.rest()

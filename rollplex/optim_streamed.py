@@ -22,7 +22,7 @@ from rollplex.optim import OWNER, Recipe, gradient_norm
 from rollplex.policy import Policy
 from rollplex.resource import Resource
 
-CHUNK_BYTES = 32 * 2**20
+CHUNK_BYTES = 16 * 2**20
 """A good size of chunks: large against the cost of starting a copy, small against a device."""
 
 
@@ -66,7 +66,11 @@ class StreamedAdamW:
     @property
     def device_bytes(self) -> int:
         """Bytes on the device during a step: of at most three chunks, whatever the size of the whole."""
-        gradients = 0 if self._policy.memory is None else self._policy.model.dtype.itemsize
+        return self.buffer_bytes(managed=self._policy.memory is not None)
+
+    def buffer_bytes(self, *, managed: bool) -> int:
+        """The same for a policy that lives in a memory, whose gradients move with their chunks, or for one that does not."""
+        gradients = self._policy.model.dtype.itemsize if managed else 0
         return Flight.nbytes(self._plan, self._num_rows * self._wide.itemsize + gradients)
 
     @property

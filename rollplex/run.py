@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import traceback
 from collections import deque
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
@@ -11,6 +12,7 @@ from rollplex.costs.measured import draw_of
 from rollplex.costs.workload import Draw
 from rollplex.execute import EXECUTORS, ExecutorName, execute
 from rollplex.machine import device_name
+from rollplex.memory.arena import OutOfDeviceMemory
 from rollplex.memory.memory import Memory
 from rollplex.phases.phase import Phase
 from rollplex.phases.suffix import Suffix
@@ -93,11 +95,16 @@ class Run:
         self.last = None  # what a broken-off attempt finished would lie beside what is now made again
         try:
             execute(self.timetable(), board, self.recorder, self.executor, self.memory)
+        except OutOfDeviceMemory as error:
+            # A notebook keeps the traceback of the last error, and with its frames everything that did not fit.
+            traceback.clear_frames(error.__traceback__)
+            raise
         finally:
             self.last = board.step
+            del board  # which this frame would keep
         self.next_index += 1
-        self._draws.append(draw_of(board.step))
-        return board.step
+        self._draws.append(draw_of(self.last))
+        return self.last
 
     def use(self, memory: Memory | None) -> None:
         """Go on within another memory, or without one: weights, gradients and optimizer move, and nothing else changes."""

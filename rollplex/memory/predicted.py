@@ -1,0 +1,163 @@
+"""Peaks of a run within a memory, from shapes and settings alone: what each object weighs, and the stages it is there.
+
+Sizes follow from the model's shapes, the prompts' lengths and the phases' settings; stages from the contracts. Nothing
+is measured and nothing is run. What an operation needs for itself while it runs is left out.
+
+Shapes of the counted activations: d hidden, q and k widths of queries and keys, f feed-forward width, V vocabulary; e and
+g widths of the vision tower.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping, Sequence
+from mmap import PAGESIZE
+
+from rollplex.memory.contracts import CONTRACTS, STAGES, Stage
+from rollplex.memory.managed import Peak
+from rollplex.memory.memory import ALIGNMENT
+from rollplex.model.model import Model
+from rollplex.optim_streamed import StreamedAdamW
+from rollplex.phases.decode import Decode
+from rollplex.phases.phase import Phase
+from rollplex.phases.prefix import Prefix
+from rollplex.phases.suffix import Suffix
+from rollplex.phases.update import Update
+from rollplex.policy import Policy
+from rollplex.prompts import PromptBatch
+
+APART: Mapping[Stage, Sequence[Collection[str]]] = {
+    "P1": (("policy.boundary", "policy.tape"), ("reference.weights",)),
+    "P2": (("policy.tape",),),
+    "P3": (("policy.optimizer",), ("policy.gradients",)),
+}
+"""Moments of each stage, by what is not there: the reference's prefix runs before the policy's, with every schedule; the
+prefix's graph comes back in pieces when the suffix's is gone; gradients have moved out when the optimizer's buffers come,
+which have room for them."""
+
+
+def predicted(
+    phases: Sequence[Phase], prompts: PromptBatch, *, release_rollout: bool = True, page_reference: bool = True
+) -> tuple[Peak, ...]:
+    """The peak of every stage of a step on these prompts, if every response is as long as allowed.
+
+    The keywords are those of `Memory`.
+    """
+    sizes = _sizes(phases, prompts)
+    stays = {"policy.weights", "engine.weights"}
+    stays |= set() if release_rollout else {"engine.kv"}
+    stays |= set() if page_reference else {"reference.weights"}
+    update = next(phase for phase in phases if isinstance(phase, Update))
+    if not isinstance(update.optimizer, StreamedAdamW):
+        stays.add("policy.optimizer")
+    known = {c.owner: c for c in CONTRACTS}
+    found = []
+    for stage in STAGES:
+        there = {owner: size for owner, size in sizes.items() if owner in stays or stage in known[owner].device}
+        moments = [{o: n for o, n in there.items() if o in stays or o not in absent} for absent in APART[stage]]
+        fullest = max(moments, key=lambda moment: sum(moment.values()))
+        ordered = sorted(fullest.items(), key=lambda item: -item[1])
+        found.append(Peak(stage=stage, objects=tuple((owner, size / 2**30) for owner, size in ordered)))
+    return tuple(found)
+
+
+def _sizes(phases: Sequence[Phase], prompts: PromptBatch) -> dict[str, int]:
+    """Bytes of each object, by owner."""
+    sizes: dict[str, int] = {}
+    for phase in phases:
+        if isinstance(phase, Prefix):
+            model, attached = phase.owner.model, isinstance(phase.owner, Policy)
+            name = "policy" if attached else "reference"
+            sizes[f"{name}.weights"] = weights = _pages(_laid_out(model))
+            if attached:
+                sizes["policy.gradients"] = weights
+                sizes["policy.tape"] = vision_activations(model, prompts, phase) if phase.tape == "offload" else 0
+            per_value = model.dtype.itemsize + (model.wide.itemsize if attached else 0)
+            sizes[f"{name}.boundary"] = boundary_values(model, prompts, phase.microbatch_tokens) * per_value
+        elif isinstance(phase, Decode):
+            sizes["engine.kv"] = _rollout(phases, phase, prompts)
+            if not phase.engine.weights.overlaps(_policy(phases).weights):
+                sizes["engine.weights"] = sizes.get("policy.weights", _pages(_laid_out(_policy(phases).model)))
+        elif isinstance(phase, Suffix):
+            decode = next(other for other in phases if isinstance(other, Decode))
+            rows = min(phase.microbatch, decode.group * len(prompts))
+            sizes["suffix.activations"] = suffix_activations(phase.policy.model, rows, decode.max_new_tokens)
+        elif isinstance(phase, Update):
+            optimizer = phase.optimizer
+            sizes["policy.optimizer"] = _pages(
+                optimizer.buffer_bytes(managed=True)
+                if isinstance(optimizer, StreamedAdamW)
+                else _state(phase.policy.model)
+            )
+    return sizes
+
+
+def boundary_values(model: Model, prompts: PromptBatch, microbatch_tokens: int) -> int:
+    """Keys, values and last hidden states of all prompts, padded as their microbatches are."""
+    layer, num = model.text.layers[0], len(model.text.layers)
+    total = 0
+    for indices in prompts.microbatches(microbatch_tokens):
+        longest = max(prompts[i].length for i in indices)
+        total += len(indices) * (2 * num * layer.num_kv_heads * layer.head_dim * longest + model.text.hidden_size)
+    return total
+
+
+def suffix_activations(model: Model, rows: int, length: int) -> int:
+    """Bytes that autograd saves of a microbatch of responses of one length; all but the last token enter the layers.
+
+    A layer saves, for each token: around each of the two norms its input, its normalized input and its output (6 d), the
+    turned queries and keys (q + k), the fused projection that values are a part of (q + 2 k), the attention's output and
+    its rearranged copy (2 q), gate with up, one factor and the product (4 f), and single numbers of the norms and the
+    attention. Then the last norm (2 d) and the rotary angles; for
+    each predicted token its hidden state (d) and its distribution (V).
+    """
+    text = model.text
+    layer, d = text.layers[0], text.hidden_size
+    q, k = layer.num_heads * layer.head_dim, layer.num_kv_heads * layer.head_dim
+    f = layer.down.weight.shape[1]
+    per_layer = 6 * d + 4 * q + 3 * k + 4 * f + layer.num_heads + 2
+    entering = rows * (length - 1) * (len(text.layers) * per_layer + 2 * d + 1 + 2 * layer.head_dim)
+    return entering * model.dtype.itemsize + rows * length * (d * model.dtype.itemsize + text.vocabulary_size * 4)
+
+
+def vision_activations(model: Model, prompts: PromptBatch, phase: Prefix) -> int:
+    """Bytes that autograd saves of the vision tower, the largest piece of a prefix, before they are offloaded.
+
+    A block saves, for each patch: around both norms 6 e, then of the attention queries, keys and values with the
+    projection that they are a part of (5 e), or copies of them where a whole frame is attended to (3 e), the output
+    and its rearranged copy (2 e), and of the feed-forward part 4 g. Before the blocks come the pixels, after them the
+    merger (5 e).
+    """
+    tower = model.vision
+    e, g = tower.patch_embed.shape[0], tower.blocks[0].down.weight.shape[1]
+    blocks = sum((11 if block.full_attention else 13) * e + 4 * g + block.num_heads + 2 for block in tower.blocks)
+    per_patch = tower.patch_embed[0].numel() + blocks + 5 * e + 1 + 2 * e // tower.blocks[0].num_heads
+    patches = [len(p.pixel_values) + len(p.pixel_values_videos) for p in prompts]
+    most = max(sum(patches[i] for i in indices) for indices in prompts.microbatches(phase.microbatch_tokens))
+    return most * per_patch * model.dtype.itemsize
+
+
+def _rollout(phases: Sequence[Phase], decode: Decode, prompts: PromptBatch) -> int:
+    """The responses' cache, and the engine's own keys and values of the prompts."""
+    model = _policy(phases).model
+    layer = model.text.layers[0]
+    rows = decode.group * len(prompts)
+    cache = 2 * len(model.text.layers) * rows * layer.num_kv_heads * layer.head_dim * decode.max_new_tokens
+    return _pages(cache * model.dtype.itemsize) + boundary_values(model, prompts, 8192) * model.dtype.itemsize
+
+
+def _policy(phases: Sequence[Phase]) -> Policy:
+    return next(phase.policy for phase in phases if isinstance(phase, Suffix))
+
+
+def _state(model: Model) -> int:
+    """Moments of an optimizer that stays, and its masters where the weights are narrower."""
+    rows = 2 if model.dtype == model.wide else 3
+    return rows * sum(-(-leaf.numel() * model.wide.itemsize // ALIGNMENT) * ALIGNMENT for leaf in model.leaves.values())
+
+
+def _laid_out(model: Model) -> int:
+    return sum(-(-leaf.nbytes // ALIGNMENT) * ALIGNMENT for leaf in model.leaves.values())
+
+
+def _pages(nbytes: int) -> int:
+    return -(-nbytes // PAGESIZE) * PAGESIZE
