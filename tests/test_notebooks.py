@@ -39,6 +39,12 @@ SHOWS = {
         r"master weights and Adam moments: where it must be",
         r"In host memory",
     ],
+    "04_weight_sharing": [
+        r"100\.0% one copy",
+        r"down_proj\.weight: replaced: its data lies elsewhere",
+        r"seen from both sides, in two processes: (\d+) of \1",
+        r"version 1: 0 bytes copied",
+    ],
 }
 """Notebook -> patterns that its outputs must match."""
 
