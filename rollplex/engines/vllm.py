@@ -89,8 +89,7 @@ class Vllm:
 
     def step(self) -> list[tuple[int, list[int], list[int]]]:
         """One forward pass: (row, prompt ids, response tokens) of every response that it completed."""
-        with quiet():
-            outputs = self._engine.step()
+        outputs = self._engine.step()
         return [(int(o.request_id), list(o.prompt_token_ids), list(o.outputs[0].token_ids)) for o in outputs]
 
     def abort(self, rows: Sequence[int]) -> None:
@@ -179,7 +178,6 @@ def _window() -> SpecifierSet:
 
 def _start(policy: Policy, batch: Batch, sizes: dict[str, int]) -> tuple[Any, SharedWeights]:
     """Start vLLM on the policy's config, with our loader and our draws in it."""
-    from vllm import LLM
     from vllm.model_executor.model_loader import register_model_loader
 
     binding = _Binding(policy)
@@ -187,7 +185,7 @@ def _start(policy: Policy, batch: Batch, sizes: dict[str, int]) -> tuple[Any, Sh
     with tempfile.TemporaryDirectory(prefix="rollplex-vllm-") as folder:
         policy.model.module.config.save_pretrained(folder)
         policy.ingest.save_pretrained(folder)
-        llm = LLM(
+        llm = _started(
             folder,
             load_format=FORMAT,
             logits_processors=[_processor(batch)],
@@ -203,6 +201,18 @@ def _start(policy: Policy, batch: Batch, sizes: dict[str, int]) -> tuple[Any, Sh
             **sizes,
         )
     return llm, binding.take()
+
+
+def _started(folder: str, **options: Any) -> Any:
+    """vLLM, or nothing of it: what a start that failed had set up would be in the way of the next."""
+    from vllm import LLM
+    from vllm.distributed import cleanup_dist_env_and_memory
+
+    try:
+        return LLM(folder, **options)
+    except BaseException:
+        cleanup_dist_env_and_memory()
+        raise
 
 
 @dataclass(eq=False)

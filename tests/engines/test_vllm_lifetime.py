@@ -61,3 +61,15 @@ def test_stale_caches_would_be_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.undo()
     assert gaps[0] < LIMIT
     assert gaps[1] > 1e-2
+
+
+def test_a_start_that_fails_is_not_in_the_way_of_the_next(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The reason is ours; the process group that vLLM had made is gone."""
+    policy = tiny(torch.float32)
+    monkeypatch.setitem(policy.model.fused.leaves, "nobody's", torch.zeros(3))
+    with pytest.raises(ValueError, match="policy's nobody's: no parameter of the engine lies in it"):
+        start(policy)
+    assert not torch.distributed.is_initialized()
+    monkeypatch.undo()
+    with start(policy) as engine:
+        assert decode(engine, group=1, max_new_tokens=2).num_tokens > 0
