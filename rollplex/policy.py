@@ -72,7 +72,9 @@ class Policy:
 
     def save_pretrained(self, path: str | Path) -> Path:
         """Write a plain Hugging Face directory that transformers, vLLM and `from_pretrained` load."""
-        self.model.module.save_pretrained(path)
+        # Where weights are shared with a tensor-parallel trainer some are stored by columns; a checkpoint has rows.
+        state = {name: tensor.contiguous() for name, tensor in self.model.module.state_dict().items()}
+        self.model.module.save_pretrained(path, state_dict=state)
         self.ingest.save_pretrained(path)
         return Path(path)
 

@@ -23,10 +23,16 @@ def house(model: Model, binding: Binding, *, keep_values: bool = True) -> dict[s
     return dict(model.leaves)
 
 
+@torch.no_grad()
 def point(model: Model) -> None:
-    """Make the module's parameters views of the fused weights again, wherever those are now."""
-    for name, (leaf, rows) in model.fused.places.items():
-        model.module.get_parameter(name).data = model.leaves[leaf].detach()[rows]
+    """Make the module's parameters views of the fused weights again, and gradients lie as their weights do."""
+    for leaf in model.leaves.values():
+        if leaf.grad is not None and leaf.grad.stride() != leaf.stride():
+            leaf.grad = torch.empty_like(leaf).copy_(leaf.grad)
+    for name, (leaf_name, rows) in model.fused.places.items():
+        parameter, leaf = model.module.get_parameter(name), model.leaves[leaf_name]
+        parameter.data = leaf.detach()[rows]
+        parameter.grad = None if leaf.grad is None else leaf.grad[rows]
 
 
 def house_tower(model: Model, binding: Binding) -> None:
