@@ -81,7 +81,8 @@ $(VENV)/.setup: pyproject.toml $(VENV)/.made
 	@$(PIP) -e ".[$(SETUP_EXTRAS)]"
 	@touch $@ $(VENV)/.dev $(VENV)/.core
 
-# vLLM's wheel first and alone, then what its metadata asks for: see scripts/vllm_requirements.py.
+# vLLM's wheel first and alone, then what its metadata asks for, but for torch's family: scripts/vllm_requirements.py says
+# why, and pip's warning about it is no news.
 $(VLLM)/.ready: pyproject.toml scripts/vllm_requirements.py $(VENV)/.made
 	@echo "installing vLLM and torch into $(VLLM) (6 GB; two to four minutes the first time)"
 	@test -x $(VLLM)/bin/python || $(BIN)/python -m venv $(VLLM)
@@ -89,5 +90,5 @@ $(VLLM)/.ready: pyproject.toml scripts/vllm_requirements.py $(VENV)/.made
 	@$(VLLM)/bin/python scripts/vllm_requirements.py wheel > $(VLLM)/wheel.txt
 	@$(VLLM)/bin/python -m pip install -q --disable-pip-version-check --no-deps -r $(VLLM)/wheel.txt
 	@$(VLLM)/bin/python scripts/vllm_requirements.py rest > $(VLLM)/rest.txt
-	@$(VLLM)/bin/python -m pip install -q --disable-pip-version-check -r $(VLLM)/rest.txt -e .
+	@$(VLLM)/bin/python -m pip install -q --disable-pip-version-check --no-warn-conflicts -r $(VLLM)/rest.txt -e .
 	@touch $@
