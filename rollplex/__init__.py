@@ -28,7 +28,6 @@ if TYPE_CHECKING:
     from rollplex.memory.footprint import footprint as footprint
     from rollplex.memory.ledger import ledger as ledger
     from rollplex.memory.memory import Memory as Memory
-    from rollplex.memory.memory import Memory as Memory
     from rollplex.memory.pool import HostPool as HostPool
     from rollplex.phases.decode import Decode as Decode
     from rollplex.phases.prefix import Prefix as Prefix
@@ -73,7 +72,6 @@ _HOME = {
     "Ingest": "ingest",
     "Disaggregated": "schedules_pools",
     "JsonLines": "log",
-    "Memory": "memory.memory",
     "Memory": "memory.memory",
     "Multiplexed": "schedules_pools",
     "OneStepOff": "schedules_pools",
