@@ -29,8 +29,10 @@ class Piece:
     """Place of the first element in the chunk."""
 
     def of(self, tensors: Sequence[torch.Tensor]) -> torch.Tensor:
-        """The elements where they belong: a flat view that shares bytes and version counter."""
-        return tensors[self.tensor].detach().view(-1)[self.start : self.stop]
+        """The elements where they belong, in the order of storage: a flat view that shares bytes and version counter."""
+        whole = tensors[self.tensor].detach()
+        # A weight that is shared with a tensor-parallel trainer may lie by columns.
+        return (whole if whole.is_contiguous() else whole.t()).view(-1)[self.start : self.stop]
 
     def within(self, chunk: torch.Tensor) -> torch.Tensor:
         """The elements in a flat tensor of the chunk's."""

@@ -53,15 +53,15 @@ class HostState:
         return self._slots[place].tensor((self.num_rows, self.plan[place].num), self.dtype)
 
     def gathered(self, row: int, like: Sequence[torch.Tensor]) -> list[torch.Tensor]:
-        """A row in the shapes of the tensors, as copies."""
-        whole = [torch.empty(tensor.shape, dtype=self.dtype) for tensor in like]
+        """A row in the forms of the tensors, as copies."""
+        whole = [torch.empty_like(tensor, dtype=self.dtype, device="cpu", requires_grad=False) for tensor in like]
         for place, chunk in enumerate(self.plan):
             for piece in chunk.pieces:
                 piece.of(whole).copy_(piece.within(self.chunk(place)[row]))
         return whole
 
     def scatter(self, row: int, whole: Sequence[torch.Tensor]) -> None:
-        """Write a row from tensors; the way back from `gathered`."""
+        """Write a row from tensors that lie in storage as those of the plan do; the way back from `gathered`."""
         for place in range(len(self.plan)):
             self.fill(place, row, whole)
 

@@ -225,12 +225,15 @@ class StreamedAdamW:
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Restore what `state_dict` gave, of this kind or of `AdamW`."""
         found: Mapping[int, Mapping[str, torch.Tensor]] = state["adam"]["state"]
-        blank = [torch.zeros(()).expand(leaf.shape).contiguous() for leaf in self._policy.weights.tensors]
+        weights, host = self._policy.weights.tensors, self._state()
         self._num_steps = int(found[0]["step"]) if found else 0
-        for row, name in enumerate(("exp_avg", "exp_avg_sq")):
-            self._state().scatter(row, [found[i][name] for i in range(len(found))] if found else blank)
-        if self._narrow:
-            self._state().scatter(2, state["masters"])
+        rows = [[found[i][name] for i in range(len(found))] for name in ("exp_avg", "exp_avg_sq")]
+        for row, whole in enumerate([*rows, state["masters"]][: self._num_rows]):
+            # In the weights' own form: chunks cut what lies in storage.
+            forms = [torch.zeros_like(w, dtype=self._wide, device="cpu", requires_grad=False) for w in weights]
+            for form, saved in zip(forms, whole, strict=bool(whole)):
+                form.copy_(saved)
+            host.scatter(row, forms)
 
     def __repr__(self) -> str:
         rate, limit = self.recipe.learning_rate(0), self.recipe.max_grad_norm

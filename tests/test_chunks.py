@@ -45,6 +45,15 @@ def test_a_piece_shares_bytes_and_version_counter_with_its_tensor() -> None:
     assert weight._version > before
 
 
+def test_a_tensor_by_columns_is_cut_in_the_order_of_storage() -> None:
+    """Every element once; two tensors of one form meet element by element."""
+    weight, gradient = (torch.arange(20.0).view(5, 4).T for _ in range(2))
+    for chunk in chunks([20], 16):
+        for piece in chunk.pieces:
+            piece.of([weight]).add_(piece.of([gradient]))
+    assert torch.equal(weight, 2 * gradient)
+
+
 def test_chunks_of_almost_nothing_are_refused() -> None:
     with pytest.raises(ValueError, match="chunks of at most 4 elements: it must be at least 16"):
         chunks([100], 4)

@@ -126,6 +126,25 @@ def test_what_is_on_the_device_does_not_depend_on_the_whole_state() -> None:
     assert sizes[2] == whole
 
 
+def test_weights_by_columns_get_the_same_numbers() -> None:
+    """As where they are shared with a tensor-parallel trainer; the saved state is that of the shapes, not of storage."""
+    ends, states = [], []
+    for by_columns in (False, True):
+        policy = tiny(torch.float32)
+        for leaf in policy.model.leaves.values() if by_columns else ():
+            if leaf.dim() == 2 and leaf.grad is not None:
+                leaf.data = leaf.detach().T.contiguous().T
+                leaf.grad = torch.zeros_like(leaf)
+        optimizer = StreamedAdamW(policy, chunk_bytes=CHUNK, **OPTIONS)
+        steps(policy, optimizer, 0)
+        optimizer.load_state_dict(optimizer.state_dict())
+        steps(policy, optimizer, 1)
+        ends.append(policy.snapshot())
+        states.append(optimizer.state_dict()["adam"]["state"])
+    assert all(torch.allclose(ends[0][name], ends[1][name], atol=1e-7) for name in ends[0])
+    assert all(torch.allclose(states[0][i]["exp_avg"], states[1][i]["exp_avg"], atol=1e-7) for i in states[0])
+
+
 def test_weights_are_written_in_place_and_the_state_lies_in_the_pool() -> None:
     policy, pool = tiny(torch.bfloat16), HostPool(64 * 2**20)
     addresses = policy.weights.storages()

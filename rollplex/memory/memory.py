@@ -88,6 +88,11 @@ class Memory:
                     f"moving {owner} into a memory: it holds another's already. A memory serves one policy; make another "
                     "one, or let the first policy move out with run.use(None)."
                 )
+            if not all(tensor.is_contiguous() for tensor in tensors):
+                raise ValueError(
+                    f"moving {owner} into a memory: some of it lies by columns, because it is shared with another trainer or "
+                    "engine. What is shared lives in the region it is shared in; give the run no memory."
+                )
             region = self.arena.region(owner, nbytes, contents=contents, resident=contents != "regenerable")
             self._tenants[owner] = _Tenant(region, stays=stays)
             with torch.no_grad():
