@@ -13,7 +13,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 import torch
-from torch.nn.functional import embedding
 
 from rollplex.boundary import Boundary
 from rollplex.memory.memory import Memory
@@ -146,7 +145,7 @@ class Batch:
         text, t = self.model.text, self.num_tokens
         if t and t % TURNS == 0:
             self._cos, self._sin = self._angles()
-        x = embedding(tokens, text.embedding)
+        x = text.embed(tokens)
         cos, sin = self._cos[t % TURNS], self._sin[t % TURNS]
         for index, layer in enumerate(text.layers):
             x = self._layer(index, layer, x, cos, sin, t)

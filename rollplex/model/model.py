@@ -99,7 +99,7 @@ class Model:
         """Inputs of the first text layer ``[n, P, d]``, prompts padded on the right, visual tokens filled in."""
         ids = nn.utils.rnn.pad_sequence([p.input_ids for p in prompts], batch_first=True, padding_value=self.pad_id)
         ids = ids.to(self.device)
-        x = nn.functional.embedding(ids, self.text.embedding)
+        x = self.text.embed(ids)
         config = cast(Qwen2_5_VLConfig, self.module.config)
         for token, pixels, grids in (
             (config.image_token_id, [p.pixel_values for p in prompts], [p.image_grid_thw for p in prompts]),

@@ -26,15 +26,17 @@ def text_model(module: Qwen2_5_VLForConditionalGeneration, fused: Fused) -> Text
             "attends to the whole context. Set use_sliding_window=False if the checkpoint was trained without it."
         )
     inner = module.get_submodule(TEXT)
-    embedding = fused.vector(f"{TEXT}.embed_tokens", inner.get_submodule("embed_tokens"))
+    words: Any = inner.get_submodule("embed_tokens")
+    embedding = fused.vector(f"{TEXT}.embed_tokens", words)
     if module.config.tie_word_embeddings:
         head = Linear(embedding, None)
-        module.lm_head.register_parameter("weight", inner.get_submodule("embed_tokens").get_parameter("weight"))
+        module.lm_head.register_parameter("weight", words.get_parameter("weight"))
     else:
         head = Linear(fused.vector("lm_head", module.lm_head), None)
     rotary: Any = inner.get_submodule("rotary_emb")
     return TextModel(
         embedding=embedding,
+        padding_id=words.padding_idx,
         layers=tuple(_text_layer(inner, fused, text, i) for i in range(text.num_hidden_layers)),
         norm=Norm(fused.vector(f"{TEXT}.norm", inner.get_submodule("norm")), text.rms_norm_eps),
         head=head,

@@ -9,7 +9,6 @@ from collections.abc import Sequence
 from functools import partial
 
 import torch
-from torch.nn.functional import embedding
 from torch.utils.checkpoint import checkpoint
 
 from rollplex.model.attention import PromptKeys
@@ -35,7 +34,7 @@ def response_hidden(
     length = tokens.shape[1] - 1
     if length == 0:
         return first
-    x = embedding(tokens[:, :-1], model.text.embedding)
+    x = model.text.embed(tokens[:, :-1])
     cos, sin = model.text.rotary.text_angles(next_positions[:, None] + torch.arange(length, device=x.device), x.dtype)
     for layer, prompt in zip(model.text.layers, prompt_keys, strict=True):
         run = partial(_layer, layer, prompt, cos=cos[:, :, None], sin=sin[:, :, None])

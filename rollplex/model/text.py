@@ -9,7 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import torch
-from torch.nn.functional import silu
+from torch.nn.functional import embedding, silu
 
 from rollplex.model.fuse import Linear
 from rollplex.model.norm import Norm
@@ -68,6 +68,8 @@ class TextModel:
 
     embedding: torch.Tensor
     """``[V, d]``."""
+    padding_id: int | None
+    """The word whose lookups get no gradient: transformers makes its embedding so."""
     layers: tuple[TextLayer, ...]
     """L decoder layers."""
     norm: Norm
@@ -76,6 +78,10 @@ class TextModel:
     """``[V, d]``; the embedding itself where they are tied."""
     rotary: TextRotary
     """Positions."""
+
+    def embed(self, ids: torch.Tensor) -> torch.Tensor:
+        """Rows of the embedding ``[..., d]`` for words ``[...]``."""
+        return embedding(ids, self.embedding, padding_idx=self.padding_id)
 
     @property
     def hidden_size(self) -> int:

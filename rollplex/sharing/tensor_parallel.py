@@ -127,11 +127,13 @@ class TextShard:
             head=words if shape.tied else tensors["lm_head.weight"],
         )
 
-    def embed(self, ids: torch.Tensor) -> torch.Tensor:
+    def embed(self, ids: torch.Tensor, padding_id: int | None) -> torch.Tensor:
         """This rank's part of the embeddings ``[T, d]``: 0 for words that other ranks have."""
-        local = ids - self.first_word
-        own = (local >= 0) & (local < self.embedding.shape[0])
-        return embedding(torch.where(own, local, 0), self.embedding) * own[:, None]
+        local, num = ids - self.first_word, self.embedding.shape[0]
+        own = (local >= 0) & (local < num)
+        padding = None if padding_id is None else padding_id - self.first_word
+        mine = padding if padding is not None and 0 <= padding < num else None
+        return embedding(torch.where(own, local, 0), self.embedding, padding_idx=mine) * own[:, None]
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -163,7 +165,7 @@ class TensorParallel:
         return sampling.logprobs(words).gather(-1, tokens[:, None])[:, 0]
 
     def _embed(self, prompt: Prompt, ids: torch.Tensor) -> torch.Tensor:
-        x = self.ranks.total([shard.embed(ids) for shard in self.shards])
+        x = self.ranks.total([shard.embed(ids, self.model.text.padding_id) for shard in self.shards])
         for token, pixels, grids in zip(
             self.model.placeholder_ids,
             (prompt.pixel_values, prompt.pixel_values_videos),

@@ -58,7 +58,10 @@ def _picture(random: numpy.random.Generator, height: int, width: int) -> Image.I
 
 
 def responses(policy: Policy, batch: PromptBatch, group: int, *, seed: int = 0) -> tuple[Rollout, Rewards]:
-    """Random responses of lengths 1 to 9 with random rewards: the split must hold for any."""
+    """Random responses of lengths 1 to 9 with random rewards: the split must hold for any.
+
+    The last of a group has the padding word inside, whose lookup gets no gradient in transformers.
+    """
     random = torch.Generator().manual_seed(seed)
     allowed = torch.tensor(
         [i for i in range(policy.model.text.vocabulary_size) if i not in policy.model.placeholder_ids]
@@ -69,10 +72,13 @@ def responses(policy: Policy, batch: PromptBatch, group: int, *, seed: int = 0) 
         lengths = torch.randint(1, 10, (group,), generator=random)
         lengths[0] = 1 if prompt == 0 else lengths[0]
         choice = torch.randint(0, len(allowed), (group, int(lengths.max())), generator=random)
+        tokens = allowed[choice]
+        if lengths[-1] > 1:
+            tokens[-1, 0] = policy.model.pad_id
         groups.append(
             RolloutGroup(
                 prompt=prompt,
-                tokens=allowed[choice],
+                tokens=tokens,
                 lengths=lengths,
                 logprobs=torch.zeros(choice.shape, dtype=policy.model.wide),
                 finished=torch.ones(group, dtype=torch.bool),

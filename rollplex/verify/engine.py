@@ -26,14 +26,14 @@ def checks() -> Iterator[Check | Control]:
     for temperature in (0.6, 1.0):
         rollout = decode(policy, batch, temperature)
         case = f"temperature {temperature}, lengths 1-200"
-        yield Check("engine: log-prob difference", case, gap(twin, batch, rollout), LIMIT)
+        yield Check("engine: log-prob difference, float32", case, gap(twin, batch, rollout), LIMIT)
     cooler = replace(rollout.sampling, temperature=0.6)
     yield Control("log-probs of another temperature", gap(twin, batch, rollout, cooler) > LIMIT)
     policy, twin = Policy.tiny(dtype=torch.float64), Policy.tiny(dtype=torch.float64)
     plain.widen_norms(twin.model.module)
     batch = cases.prompts(policy, "mixed")
     wide = gap(twin, batch, decode(policy, batch, 1.0))
-    yield Check("engine: log-prob difference", "temperature 1.0, lengths 1-200, float64", wide, WIDE_LIMIT)
+    yield Check("engine: log-prob difference, float64", "temperature 1.0, lengths 1-200", wide, WIDE_LIMIT)
 
 
 def decode(policy: Policy, batch: cases.PromptBatch, temperature: float) -> Rollout:

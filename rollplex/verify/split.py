@@ -10,6 +10,7 @@ import torch
 
 from rollplex.boundary import PrefixState
 from rollplex.losses import GRPO
+from rollplex.memory.pool import HostPool
 from rollplex.model.prefix import TapePolicy
 from rollplex.phases.prefix import Prefix
 from rollplex.phases.suffix import Suffix
@@ -22,6 +23,8 @@ FLOAT32_LIMIT = 1e-4
 """Where the plain module rounds to float32 in every norm: some ten roundings deep, amplified by the model."""
 BETA = 0.04
 GROUPS = (1, 2, 8)
+POOL_BYTES = 2**28
+"""For offloaded tapes; pages that nothing touches cost nothing."""
 
 
 @dataclass(eq=False)
@@ -105,7 +108,8 @@ def split_result(
 ) -> Result:
     """Loss and gradients of prefix and suffix; ``detached`` cuts the way back into the prefix (a control)."""
     rollout, rewards = cases.responses(bench.policy, batch, group)
-    prefix: PrefixState = Prefix(bench.policy, tape=tape)(batch)
+    pool = HostPool(POOL_BYTES) if tape == "offload" else None
+    prefix: PrefixState = Prefix(bench.policy, tape=tape, pool=pool)(batch)
     reference: PrefixState = Prefix(bench.reference)(batch)
     if detached:
         prefix = replace(prefix, boundaries=tuple(replace(b, tape=None) for b in prefix.boundaries))

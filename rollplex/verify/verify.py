@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from itertools import chain
-from typing import Any
+from typing import Any, get_args
 
 import torch
 from tqdm import tqdm
@@ -12,7 +12,8 @@ from tqdm import tqdm
 from rollplex.verify import engine, schedules, split
 from rollplex.verify.check import Check, Control
 
-NUM = len(split.cases.CASES) * len(split.GROUPS) * 3 * 2 + 1 + 2 + 2 + len(schedules.AGREEING) + 1 + 3
+TAPES = len(get_args(split.TapePolicy))
+NUM = len(split.cases.CASES) * len(split.GROUPS) * TAPES * 2 + 1 + 2 + 2 + len(schedules.AGREEING) + 1 + 4
 
 
 def verify() -> dict[str, Any]:
@@ -45,7 +46,7 @@ def report(checks: list[Check], controls: list[Control]) -> str:
     lines = []
     for name in dict.fromkeys(c.name for c in checks):
         of_kind = [c for c in checks if c.name == name]
-        worst = max(of_kind, key=lambda c: c.value - c.limit)
+        worst = max(of_kind, key=lambda c: c.value / c.limit if c.limit else c.value)
         state = "ok" if all(c.passed for c in of_kind) else "FAILED"
         lines.append(
             f"{state:>6}  {name}: worst {worst.value:.2e} of {worst.limit:g} ({worst.case}; {len(of_kind)} cases)"

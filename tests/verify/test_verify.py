@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 import torch
 
@@ -20,7 +22,12 @@ def bench() -> split.Bench:
 
 @pytest.mark.parametrize(
     ("case", "group", "tape"),
-    [("one image", 1, "keep"), ("several images of different sizes", 2, "recompute"), ("mixed", 3, "checkpoint")],
+    [
+        ("one image", 1, "keep"),
+        ("several images of different sizes", 2, "recompute"),
+        ("mixed", 3, "checkpoint"),
+        ("text only", 2, "offload"),
+    ],
 )
 def test_the_split_is_exact(bench: split.Bench, case: str, group: int, tape: split.TapePolicy) -> None:
     """Loss and every gradient, KL term included, against the full-sequence forward."""
@@ -38,6 +45,15 @@ def test_a_wrong_split_is_caught(bench: split.Bench, wrong: str) -> None:
     given = cases.counted_from_length(batch) if wrong == "positions" else batch
     found = split.split_result(bench, given, 2, "keep", detached=wrong == "detached")
     assert max(split.error(expected, found)) > split.LIMIT
+
+
+def test_a_gradient_of_the_padding_word_is_caught(bench: split.Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+    """transformers' embedding has none for it; responses here contain it."""
+    batch = cases.prompts(bench.policy, "one image")
+    expected = split.plain_result(bench, batch, 2)
+    model = bench.policy.model
+    monkeypatch.setattr(model, "text", replace(model.text, padding_id=None))
+    assert max(split.error(expected, split.split_result(bench, batch, 2, "keep"))) > split.LIMIT
 
 
 def test_rollplex_ends_where_serial_does() -> None:
