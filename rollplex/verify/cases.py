@@ -60,8 +60,9 @@ def _picture(random: numpy.random.Generator, height: int, width: int) -> Image.I
 def responses(policy: Policy, batch: PromptBatch, group: int, *, seed: int = 0) -> tuple[Rollout, Rewards]:
     """Random responses of lengths 1 to 9 with random rewards: the split must hold for any.
 
-    The last of a group has the padding word inside, whose lookup gets no gradient in transformers.
+    The last of every prompt but the first has the padding word inside, whose lookup gets no gradient in transformers.
     """
+    words: Any = policy.model.module.get_input_embeddings()
     random = torch.Generator().manual_seed(seed)
     allowed = torch.tensor(
         [i for i in range(policy.model.text.vocabulary_size) if i not in policy.model.placeholder_ids]
@@ -70,11 +71,14 @@ def responses(policy: Policy, batch: PromptBatch, group: int, *, seed: int = 0) 
     groups, rewards = [], []
     for prompt in range(len(batch)):
         lengths = torch.randint(1, 10, (group,), generator=random)
-        lengths[0] = 1 if prompt == 0 else lengths[0]
+        if prompt == 0:
+            lengths[0] = 1
+        else:
+            lengths[-1] = lengths[-1].clamp(min=2)
         choice = torch.randint(0, len(allowed), (group, int(lengths.max())), generator=random)
         tokens = allowed[choice]
-        if lengths[-1] > 1:
-            tokens[-1, 0] = policy.model.pad_id
+        if prompt:
+            tokens[-1, 0] = words.padding_idx
         groups.append(
             RolloutGroup(
                 prompt=prompt,

@@ -52,7 +52,7 @@ def test_a_gradient_of_the_padding_word_is_caught(bench: split.Bench, monkeypatc
     batch = cases.prompts(bench.policy, "one image")
     expected = split.plain_result(bench, batch, 2)
     model = bench.policy.model
-    monkeypatch.setattr(model, "text", replace(model.text, padding_id=None))
+    monkeypatch.setattr(bench.policy, "model", replace(model, text=replace(model.text, padding_id=None)))
     assert max(split.error(expected, split.split_result(bench, batch, 2, "keep"))) > split.LIMIT
 
 
