@@ -33,12 +33,12 @@ class HostState:
         pinned: bool = False,
         owner: str = "policy.optimizer",
     ) -> None:
+        self._slots: list[Slot] = []
         pool = HostPool(_nbytes(plan, num_rows, dtype), pinned=pinned) if pool is None else pool
         self.pool = pool
         self.plan = plan
         self.num_rows = num_rows
         self.dtype = dtype
-        self._slots: list[Slot] = []
         try:
             for chunk in plan:
                 self._slots.append(pool.take(owner, num_rows * chunk.num * dtype.itemsize))
@@ -75,6 +75,9 @@ class HostState:
         for place in range(len(self.plan)):
             self.chunk(place).copy_(other.chunk(place))
         return self
+
+    def __del__(self) -> None:
+        self.free()  # a shared pool outlives the optimizers of one run
 
     def free(self) -> None:
         """Give the slots back."""

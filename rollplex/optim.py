@@ -7,12 +7,13 @@ weights are. The one that streams its state: `rollplex.optim_streamed`.
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable, Generator, Mapping
+from collections.abc import Callable, Generator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
 import torch
 
+from rollplex.interrupts import held_back
 from rollplex.memory.memory import Memory
 from rollplex.policy import Policy
 from rollplex.resource import Resource
@@ -106,6 +107,28 @@ def gradient_norm(policy: Policy) -> float:
     return float(torch.linalg.vector_norm(torch.stack(torch._foreach_norm(list(gradients))).to(torch.float64)))
 
 
+def check_state(state: Mapping[str, Any], weights: Sequence[torch.Tensor], *, masters: bool) -> None:
+    """Refuse a saved state of other weights, before anything of it is restored."""
+    doing = "restoring an optimizer's state"
+    moments: Mapping[int, Mapping[str, torch.Tensor]] = state["adam"]["state"]
+    saved: Sequence[torch.Tensor] = state["masters"]
+    if bool(saved) is not masters:
+        kinds = ("without", "with") if masters else ("with", "without")
+        raise ValueError(
+            f"{doing}: it was saved {kinds[0]} float32 masters and these weights, {weights[0].dtype}, are trained "
+            f"{kinds[1]}. Load the policy in the type that it was saved in."
+        )
+    shapes = [tuple(weight.shape) for weight in weights]
+    rows = {name: [moments[place][name] for place in sorted(moments)] for name in ("exp_avg", "exp_avg_sq")}
+    for name, row in {**rows, "masters": saved}.items():
+        found = [tuple(tensor.shape) for tensor in row]
+        if found and found != shapes:
+            raise ValueError(
+                f"{doing}: {name!r} has {len(found)} tensors and the policy {len(shapes)} weights, or their shapes "
+                "differ. Load the state of the same model."
+            )
+
+
 class AdamW:
     """`torch.optim.AdamW` on a policy's distinct weights, with a global norm limit.
 
@@ -175,6 +198,10 @@ class AdamW:
     @torch.no_grad()
     def step(self, index: int, norm: float) -> None:
         """Clip to the norm limit and take one step, writing the weights where every reader has them."""
+        with held_back():  # weights are never of two versions
+            self._step(index, norm)
+
+    def _step(self, index: int, norm: float) -> None:
         gradients = list(self._policy.gradients.tensors)
         scale = self.recipe.clip(norm)
         if scale is not None:
@@ -195,9 +222,13 @@ class AdamW:
 
     @torch.no_grad()
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Restore what `state_dict` gave."""
+        """Restore what `state_dict` gave, of this kind or of the other; the numbers that steer stay this one's."""
+        check_state(state, self._policy.weights.tensors, masters=bool(self._narrow()))
         # Copied: torch keeps the tensors it is given, and would go on to write into the caller's.
         self._adam.load_state_dict(copy.deepcopy(state["adam"]))
+        recipe = self.recipe
+        for group in self._adam.param_groups:  # torch restores the saved ones, and a changed recipe would say nothing
+            group.update(betas=recipe.betas, eps=recipe.eps, weight_decay=recipe.weight_decay)
         for (master, _), saved in zip(self._narrow(), state["masters"], strict=True):
             master.copy_(saved)
         if self._memory is not None:

@@ -16,9 +16,10 @@ from torch.optim.adamw import adamw
 from rollplex.chunks import chunks
 from rollplex.flight import Flight
 from rollplex.host_state import HostState
+from rollplex.interrupts import held_back
 from rollplex.memory.memory import Memory
 from rollplex.memory.pool import HostPool
-from rollplex.optim import OWNER, Recipe, gradient_norm
+from rollplex.optim import OWNER, Recipe, check_state, gradient_norm
 from rollplex.policy import Policy
 from rollplex.resource import Resource
 
@@ -49,10 +50,10 @@ class StreamedAdamW:
         per_element = self._num_rows * self._wide.itemsize
         if chunk_bytes < 1024 * per_element:
             raise ValueError(
-                f"making a streamed optimizer: chunk_bytes is {chunk_bytes:,}; use at least {1024 * per_element:,}, "
-                f"or leave it out for {CHUNK_BYTES:,}"
+                f"making a streamed optimizer: chunk_bytes is {chunk_bytes:,}; use at least {1024 * per_element:,}. "
+                f"{CHUNK_BYTES:,} is a good size"
             )
-        self._plan = chunks([leaf.numel() for leaf in policy.weights.tensors], chunk_bytes // per_element)
+        self._plan = chunks([leaf.numel() for leaf in policy.weights.tensors], int(chunk_bytes // per_element))
         self._num_steps = 0
         self._host: HostState | None = None
         self._gradients: HostState | None = None
@@ -124,18 +125,21 @@ class StreamedAdamW:
         memory.evict("policy.gradients")
 
     def commit(self, index: int, norm: float) -> Generator[str, None, None]:
-        """A tick a chunk. Closed early, it runs to its end: weights are never of two versions."""
+        """A tick a chunk. Closed early or interrupted, it runs to its end: weights are never of two versions."""
         flight = self._flight
         assert flight is not None, "prepare comes first"
         self._num_steps += 1
-        turns = iter(range(self.num_chunks + 2))
+        num, done = self.num_chunks + 2, 0
         try:
-            for turn in turns:
-                self._turn(flight, turn, index, norm)
-                yield f"chunk {min(turn, self.num_chunks - 1)}"
-        except GeneratorExit:
-            for turn in turns:
-                self._turn(flight, turn, index, norm)
+            while done < num:
+                with held_back():  # not in the middle of a chunk
+                    self._turn(flight, done, index, norm)
+                    done += 1
+                yield f"chunk {min(done, self.num_chunks) - 1}"
+        except (GeneratorExit, KeyboardInterrupt):
+            with held_back():
+                for turn in range(done, num):
+                    self._turn(flight, turn, index, norm)
             raise
         finally:
             flight.lanes.join()
@@ -223,7 +227,8 @@ class StreamedAdamW:
 
     @torch.no_grad()
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Restore what `state_dict` gave, of this kind or of `AdamW`."""
+        """Restore what `state_dict` gave, of this kind or of `AdamW`; the numbers that steer stay this one's."""
+        check_state(state, self._policy.weights.tensors, masters=self._narrow)
         found: Mapping[int, Mapping[str, torch.Tensor]] = state["adam"]["state"]
         weights, host = self._policy.weights.tensors, self._state()
         self._num_steps = int(found[0]["step"]) if found else 0

@@ -15,6 +15,7 @@ from rollplex.machine import device_name
 from rollplex.memory.arena import OutOfDeviceMemory
 from rollplex.memory.memory import Memory
 from rollplex.phases.phase import Phase
+from rollplex.phases.prefix import Prefix
 from rollplex.phases.suffix import Suffix
 from rollplex.phases.update import Update
 from rollplex.recorder import Recorder
@@ -95,9 +96,11 @@ class Run:
         self.last = None  # what a broken-off attempt finished would lie beside what is now made again
         try:
             execute(self.timetable(), board, self.recorder, self.executor, self.memory)
-        except OutOfDeviceMemory as error:
-            # A notebook keeps the traceback of the last error, and with its frames everything that did not fit.
-            traceback.clear_frames(error.__traceback__)
+        except BaseException as error:
+            # A notebook keeps the traceback of the last error, or interrupt, and with its frames all that the step had
+            # on the device: within a budget there would be no room to go on.
+            if self.memory is not None or isinstance(error, OutOfDeviceMemory):
+                traceback.clear_frames(error.__traceback__)
             raise
         finally:
             self.last = board.step
@@ -107,10 +110,20 @@ class Run:
         return self.last
 
     def use(self, memory: Memory | None) -> None:
-        """Go on within another memory, or without one: weights, gradients and optimizer move, and nothing else changes."""
+        """Go on within another memory, or without one: weights, gradients and optimizer move, and nothing else changes.
+
+        All of it moves, or, where there is no room for all, nothing does.
+        """
         # Policies before optimizers, whose masters may be the policy's own weights.
-        for phase in sorted(self.phases, key=lambda phase: isinstance(phase, Update)):
-            phase.move_in(memory)
+        phases = sorted(self.phases, key=lambda phase: isinstance(phase, Update))
+        before = [phase.owner.memory if isinstance(phase, Prefix) else phase.memory for phase in phases]
+        try:
+            for phase in phases:
+                phase.move_in(memory)
+        except Exception:
+            for phase, old in zip(phases, before, strict=True):
+                phase.move_in(old)
+            raise
         self.memory = memory
         self.recorder.use(None if memory is None else memory.arena)
 

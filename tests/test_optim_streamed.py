@@ -148,7 +148,8 @@ def test_weights_by_columns_get_the_same_numbers() -> None:
 def test_weights_are_written_in_place_and_the_state_lies_in_the_pool() -> None:
     policy, pool = tiny(torch.bfloat16), HostPool(64 * 2**20)
     addresses = policy.weights.storages()
-    steps(policy, StreamedAdamW(policy, chunk_bytes=CHUNK, pool=pool), 0)
+    optimizer = StreamedAdamW(policy, chunk_bytes=CHUNK, pool=pool)
+    steps(policy, optimizer, 0)
     assert policy.weights.storages() == addresses
     num = sum(leaf.numel() for leaf in policy.weights.tensors)
     assert 12 * num <= pool.owners()["policy.optimizer"] < 12 * num + 64 * 4096
@@ -189,3 +190,38 @@ def test_a_pool_without_chunks_is_refused() -> None:
 def test_chunks_of_almost_nothing_are_refused() -> None:
     with pytest.raises(ValueError, match="chunk_bytes is 100; use at least"):
         StreamedAdamW(tiny(), chunk_bytes=100)
+
+
+@pytest.mark.parametrize("kind", [AdamW, StreamedAdamW])
+def test_the_recipe_is_the_optimizers_own_after_resuming(kind: Any) -> None:
+    """Resumed with more weight decay and other betas, either kind goes on with those."""
+    policy = tiny(torch.float32)
+    saved = AdamW(policy).state_dict()
+    twin = tiny(torch.float32)
+    resumed, fresh = kind(policy, **OPTIONS), kind(twin, **OPTIONS)
+    resumed.load_state_dict(saved)
+    steps(policy, resumed, 0, 1)
+    steps(twin, fresh, 0, 1)
+    assert moved(policy, twin.snapshot()) == 0
+
+
+@pytest.mark.parametrize("kind", [AdamW, StreamedAdamW])
+@pytest.mark.parametrize("dtypes", [(torch.float32, torch.bfloat16), (torch.bfloat16, torch.float32)], ids=str)
+def test_a_state_of_weights_of_another_type_is_refused(kind: Any, dtypes: tuple[torch.dtype, torch.dtype]) -> None:
+    """Masters that are missing would be zeros, and the next step would write those over the weights."""
+    policy = tiny(dtypes[0])
+    optimizer = AdamW(policy)
+    steps(policy, optimizer, 0)
+    with pytest.raises(ValueError, match="restoring an optimizer's state: it was saved with"):
+        kind(tiny(dtypes[1])).load_state_dict(optimizer.state_dict())
+
+
+@pytest.mark.parametrize("kind", [AdamW, StreamedAdamW])
+def test_a_state_of_another_model_is_refused(kind: Any) -> None:
+    policy = tiny(torch.float32)
+    optimizer = AdamW(policy)
+    steps(policy, optimizer, 0)
+    saved = optimizer.state_dict()
+    saved["adam"]["state"].pop(max(saved["adam"]["state"]))
+    with pytest.raises(ValueError, match="restoring an optimizer's state: 'exp_avg' has 65 tensors"):
+        kind(tiny(torch.float32)).load_state_dict(saved)

@@ -85,8 +85,8 @@ class Memory:
         with self._lock:
             if owner in self._tenants:
                 raise ValueError(
-                    f"moving {owner} into a memory: it holds another's already. A memory serves one policy; make another "
-                    "one, or let the first policy move out with run.use(None)."
+                    f"moving {owner} into a memory: it holds another's already, an earlier run's. A memory serves one run at "
+                    "a time: make another one, or have that run move out with its use(None)."
                 )
             if not all(tensor.is_contiguous() for tensor in tensors):
                 raise ValueError(
@@ -94,15 +94,20 @@ class Memory:
                     "engine. What is shared lives in the region it is shared in; give the run no memory."
                 )
             region = self.arena.region(owner, nbytes, contents=contents, resident=contents != "regenerable")
-            self._tenants[owner] = _Tenant(region, stays=stays)
-            with torch.no_grad():
-                for tensor, offset in zip(tensors, offsets, strict=True):
-                    place = region.tensor(tuple(tensor.shape), tensor.dtype, offset=offset)
-                    if contents != "regenerable":
+            places = [region.tensor(tuple(t.shape), t.dtype, offset=at) for t, at in zip(tensors, offsets, strict=True)]
+            try:
+                if contents != "regenerable":
+                    for place, tensor in zip(places, tensors, strict=True):
                         place.copy_(tensor.detach())
-                    tensor.data = place
-            if not stays:
-                region.evict()
+                if not stays:
+                    region.evict()
+            except BaseException:
+                region.free()
+                raise
+            # Last: a pool that is full has moved nothing.
+            for place, tensor in zip(places, tensors, strict=True):
+                tensor.data = place
+            self._tenants[owner] = _Tenant(region, stays=stays)
 
     def buffer(self, owner: str, nbytes: int) -> torch.Tensor:
         """Bytes on the device whose contents nobody keeps; a larger request replaces them."""

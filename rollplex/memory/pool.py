@@ -6,6 +6,8 @@ owners and sizes, and nothing of what the bytes mean.
 
 from __future__ import annotations
 
+import gc
+from collections import deque
 from threading import Lock
 from typing import Self
 
@@ -71,6 +73,7 @@ class HostPool:
         start = -whole.data_ptr() % ALIGNMENT
         self.bytes = whole[start : start + self._free.nbytes]
         self._slots: set[Slot] = set()
+        self._returned: deque[Slot] = deque()
         self._lock = Lock()
 
     @property
@@ -81,11 +84,14 @@ class HostPool:
     @property
     def free_bytes(self) -> int:
         """What is in no slot."""
-        return self._free.free_bytes
+        with self._lock:
+            self._collect()
+            return self._free.free_bytes
 
     def owners(self) -> dict[str, int]:
         """Bytes by owner, in slots of whole pages."""
         with self._lock:
+            self._collect()
             held: dict[str, int] = {}
             for slot in sorted(self._slots, key=lambda slot: slot.offset):
                 held[slot.owner] = held.get(slot.owner, 0) + self._free.rounded(slot.nbytes)
@@ -93,12 +99,13 @@ class HostPool:
 
     def take(self, owner: str, nbytes: int) -> Slot:
         """A slot of at least so many bytes; their contents are whatever was there."""
+        slot = self._take(owner, nbytes)
+        if slot is None:
+            gc.collect()  # an older run that nobody holds any more may wait in cycles
+            slot = self._take(owner, nbytes)
+        if slot is not None:
+            return slot
         with self._lock:
-            offset = self._free.take(nbytes)
-            if offset is not None:
-                slot = Slot(self, owner, offset, nbytes)
-                self._slots.add(slot)
-                return slot
             free, longest = self._free.free_bytes, self._free.longest_bytes
         raise HostPoolFullError(
             f"taking {nbytes:,} bytes of the host pool for {owner}: {free:,} of {self.nbytes:,} are free, "
@@ -107,11 +114,27 @@ class HostPool:
 
     def give(self, slot: Slot) -> None:
         """Free a slot."""
+        if not slot.freed:
+            slot.freed = True
+            # Never with the lock: the collector may free a slot while this thread takes another.
+            self._returned.append(slot)
+
+    def _take(self, owner: str, nbytes: int) -> Slot | None:
         with self._lock:
-            if not slot.freed:
-                slot.freed = True
-                self._slots.remove(slot)
-                self._free.give(slot.offset, slot.nbytes)
+            self._collect()
+            offset = self._free.take(nbytes)
+            if offset is None:
+                return None
+            slot = Slot(self, owner, offset, nbytes)
+            self._slots.add(slot)
+            return slot
+
+    def _collect(self) -> None:
+        """Take back what was given, with the lock."""
+        while self._returned:
+            slot = self._returned.popleft()
+            self._slots.remove(slot)
+            self._free.give(slot.offset, slot.nbytes)
 
     def __repr__(self) -> str:
         return f"HostPool({self.nbytes} bytes, {self.free_bytes} free, {len(self._slots)} slots)"

@@ -1,5 +1,6 @@
 """One allocation, divided: slots never overlap, and what is freed can be had again in one piece."""
 
+import gc
 import random
 from itertools import pairwise
 
@@ -77,3 +78,30 @@ def test_a_slot_is_a_tensor_of_any_type_until_it_is_freed() -> None:
         _ = slot.bytes
     slot.free()
     assert pool.free_bytes == pool.nbytes
+
+
+def test_the_collector_may_free_a_slot_while_another_is_taken() -> None:
+    """It runs whenever objects are made, also with the pool's lock held: a lock taken twice would hang here."""
+    pool = HostPool(64 * ALIGNMENT)
+    slots, threshold = [], gc.get_threshold()
+    gc.set_threshold(1)
+    try:
+        for _ in range(40):
+            _Cycle(pool)
+            slots.append(pool.take("policy.gradients", 1))
+            slots.pop().free()
+    finally:
+        gc.set_threshold(*threshold)
+    gc.collect()
+    assert pool.free_bytes == pool.nbytes
+
+
+class _Cycle:
+    """Frees its slot when the collector finds it."""
+
+    def __init__(self, pool: HostPool) -> None:
+        self.slot = pool.take("policy.tape", 1)
+        self.itself = self
+
+    def __del__(self) -> None:
+        self.slot.free()

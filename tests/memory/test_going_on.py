@@ -1,0 +1,125 @@
+"""After what goes wrong within a budget, a run goes on: nothing is half moved, and nothing is held by a traceback."""
+
+from __future__ import annotations
+
+import gc
+from typing import Any
+
+import pytest
+import torch
+from tiny_policy import checksum, moved, task, tiny
+
+from rollplex.losses import GRPO
+from rollplex.memory.arena import OutOfDeviceMemory
+from rollplex.memory.memory import Memory
+from rollplex.memory.pool import HostPoolFullError
+from rollplex.phases.decode import Decode
+from rollplex.phases.phase import Phase
+from rollplex.phases.prefix import Prefix
+from rollplex.phases.reward import Reward
+from rollplex.phases.suffix import Suffix
+from rollplex.phases.update import Update
+from rollplex.policy import Policy, Reference
+from rollplex.run import Run
+from rollplex.schedules import OnePrefill, Rollplex
+
+MIB = 2**20
+WEIGHTS = 10_088_448
+"""Bytes of the tiny model in float32, in whole pages."""
+
+SMALL: dict[str, dict[str, Any]] = {
+    "no weights": {"budget_bytes": WEIGHTS // 2, "pool_bytes": 96 * MIB},
+    "no reference": {"budget_bytes": WEIGHTS + MIB, "pool_bytes": 96 * MIB},
+    "no reference in the pool": {"budget_bytes": 64 * MIB, "pool_bytes": WEIGHTS // 2},
+    "no state in the pool": {"budget_bytes": 64 * MIB, "pool_bytes": 2 * WEIGHTS},
+}
+"""Each too small for another of the objects that move."""
+
+
+def roomy() -> Memory:
+    return Memory(budget_bytes=64 * MIB, pool_bytes=96 * MIB)
+
+
+def phases(policy: Policy, reference: Reference | None, reward: Any = checksum) -> list[Phase]:
+    """With a streamed optimizer and, if there is one, a paged reference."""
+    return [
+        Prefix(policy),
+        *([] if reference is None else [Prefix(reference)]),
+        Decode(policy.engine(), group=3, max_new_tokens=5),
+        Reward([reward]),
+        Suffix(policy, reference, loss=GRPO(beta=0.0 if reference is None else 0.04)),
+        Update(policy, lr=1e-3, chunk_bytes=MIB),
+    ]
+
+
+def make(memory: Memory) -> tuple[Policy, Run]:
+    policy = tiny(torch.float32)
+    return policy, Run(task(), phases(policy, Reference(policy)), Rollplex(), prompts=2, memory=memory)
+
+
+@pytest.mark.parametrize("sizes", SMALL.values(), ids=SMALL)
+def test_where_not_all_has_room_nothing_moves(sizes: dict[str, Any]) -> None:
+    """From one memory to a smaller one; the run goes on where it was, with its numbers."""
+    memory = roomy()
+    policy, run = make(memory)
+    list(run.steps(1))
+    small, before = Memory(**sizes), memory.arena.owners()
+    with pytest.raises((OutOfDeviceMemory, HostPoolFullError)):
+        run.use(small)
+    assert run.memory is policy.memory is memory
+    assert (small.arena.owners(), small.pool.owners()) == ({}, {})
+    assert memory.arena.owners() == before
+    list(run.steps(1))
+    twin, other = make(roomy())
+    list(other.steps(2))
+    assert moved(twin, policy.snapshot()) == 0
+
+
+@pytest.mark.parametrize("sizes", SMALL.values(), ids=SMALL)
+def test_a_run_that_could_not_be_made_leaves_its_policy_where_it_was(sizes: dict[str, Any]) -> None:
+    policy = tiny(torch.float32)
+    reference, start = Reference(policy), policy.snapshot()
+    small = Memory(**sizes)
+    with pytest.raises((OutOfDeviceMemory, HostPoolFullError)):
+        Run(task(), phases(policy, reference), prompts=2, memory=small)
+    assert (policy.memory, reference.memory, small.arena.owners(), small.pool.owners()) == (None, None, {}, {})
+    assert moved(policy, start) == 0
+    assert all(map(torch.equal, reference.weights.tensors, policy.weights.tensors))
+
+
+class Fails:
+    """A reward function that raises in its second call."""
+
+    def __init__(self, error: BaseException) -> None:
+        self.error = error
+        self.calls = 0
+
+    def __call__(self, **columns: Any) -> list[float]:
+        self.calls += 1
+        if self.calls == 2:
+            raise self.error
+        return checksum(**columns)
+
+
+@pytest.mark.parametrize("error", [ValueError("x"), KeyboardInterrupt()], ids=["error", "interrupt"])
+def test_the_traceback_of_a_broken_step_holds_nothing_on_the_device(error: BaseException) -> None:
+    """A notebook keeps it; the tape and the boundaries of the broken step would take the room of the next one's."""
+    memory, policy = roomy(), tiny(torch.float32)
+    run = Run(task(), phases(policy, None, reward=Fails(error)), OnePrefill(), prompts=2, memory=memory)
+    with pytest.raises(BaseException) as caught:  # noqa: PT011 - either of the two
+        run.step()
+    assert caught.value.__traceback__ is not None
+    assert memory.arena.owners()["policy.tape"] > 0, "in run.last, until the next step begins"
+    run.last = None
+    assert set(memory.arena.owners()) == {"policy.weights"}
+
+
+def test_making_a_run_again_and_again_takes_no_more_of_the_pool() -> None:
+    """As where a notebook's cell is run again with the same memory: an optimizer that nobody holds gives its state back."""
+    policy: Policy = tiny(torch.float32)
+    memory = Memory(budget_bytes=64 * MIB, pool_bytes=5 * WEIGHTS)  # of two optimizers at once
+    runs = []
+    for _ in range(4):
+        runs[:] = [Run(task(), phases(policy, None), Rollplex(), prompts=2, memory=memory)]
+    gc.collect()
+    assert 2 * WEIGHTS <= memory.pool.owners()["policy.optimizer"] < 3 * WEIGHTS

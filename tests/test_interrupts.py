@@ -1,0 +1,113 @@
+"""Interrupts wait for the end of what must not be left half done."""
+
+from __future__ import annotations
+
+import signal
+import threading
+from typing import Any
+
+import pytest
+import torch
+from test_optim import fill_gradients
+from tiny_policy import moved, tiny
+
+from rollplex import optim_streamed
+from rollplex.interrupts import held_back
+from rollplex.optim import AdamW
+from rollplex.optim_streamed import StreamedAdamW
+from rollplex.policy import Policy
+
+
+def test_an_interrupt_is_raised_at_the_end_and_only_then() -> None:
+    handler, done = signal.getsignal(signal.SIGINT), []
+
+    def work() -> None:
+        with held_back():
+            signal.raise_signal(signal.SIGINT)
+            done.append(1)
+
+    with pytest.raises(KeyboardInterrupt):
+        work()
+    assert done == [1]
+    assert signal.getsignal(signal.SIGINT) is handler
+
+
+def test_an_error_is_not_lost_to_an_interrupt() -> None:
+    def work() -> None:
+        with held_back():
+            signal.raise_signal(signal.SIGINT)
+            raise ValueError("x")
+
+    with pytest.raises(KeyboardInterrupt) as caught:
+        work()
+    assert isinstance(caught.value.__context__, ValueError)
+
+
+def test_another_thread_goes_through() -> None:
+    """It is never interrupted, and may set no handler."""
+    done: list[int] = []
+
+    def work() -> None:
+        with held_back():
+            done.append(1)
+
+    thread = threading.Thread(target=work)
+    thread.start()
+    thread.join()
+    assert done == [1]
+
+
+def update(policy: Policy, optimizer: Any) -> None:
+    fill_gradients(policy, 0)
+    norm = optimizer.norm()
+    for ticks in (optimizer.prepare(), optimizer.commit(0, norm)):
+        list(ticks)
+
+
+@pytest.fixture(scope="module")
+def whole() -> dict[str, torch.Tensor]:
+    policy = tiny(torch.float32)
+    update(policy, AdamW(policy))
+    return policy.snapshot()
+
+
+@pytest.mark.parametrize("call", [1, 3, 8])
+def test_a_streamed_update_that_is_interrupted_in_a_chunk_is_made_whole(
+    call: int, whole: dict[str, torch.Tensor], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """In the middle of its arithmetic, where the time goes; the next update is that of one without an interrupt."""
+    calls, real = [], optim_streamed.adamw
+
+    def interrupted(*tensors: Any, **numbers: Any) -> None:
+        calls.append(1)
+        if len(calls) == call:
+            signal.raise_signal(signal.SIGINT)
+        real(*tensors, **numbers)
+
+    monkeypatch.setattr(optim_streamed, "adamw", interrupted)
+    policy = tiny(torch.float32)
+    optimizer = StreamedAdamW(policy, chunk_bytes=2**21)
+    with pytest.raises(KeyboardInterrupt):
+        update(policy, optimizer)
+    assert len(calls) == optimizer.num_chunks > 8
+    assert moved(policy, whole) == 0
+
+
+def test_a_resident_update_that_is_interrupted_is_made_whole(
+    whole: dict[str, torch.Tensor], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Between two of its tensors."""
+    real, calls = torch.Tensor.lerp_, []
+
+    def interrupted(self: torch.Tensor, *args: Any, **options: Any) -> torch.Tensor:
+        calls.append(1)
+        if len(calls) == 3:
+            signal.raise_signal(signal.SIGINT)
+        return real(self, *args, **options)
+
+    monkeypatch.setattr(torch.Tensor, "lerp_", interrupted)
+    policy = tiny(torch.float32)
+    with pytest.raises(KeyboardInterrupt):
+        update(policy, AdamW(policy))
+    assert len(calls) == len(policy.weights.tensors) > 3
+    assert moved(policy, whole) == 0
