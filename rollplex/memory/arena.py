@@ -205,9 +205,12 @@ class Arena:
             if region.resident:
                 return
             if self.pages.touched(region.offset, self._addresses.rounded(region.nbytes)):
+                self.pages.release(region.offset, self._addresses.rounded(region.nbytes))
                 raise RuntimeError(
-                    f"admitting {region.owner}: its addresses were read or written while it was evicted, and what was "
-                    "there is not its contents. Admit a region before anything uses tensors over it."
+                    f"admitting {region.owner}: its addresses were read or written while it was evicted. What was read "
+                    "were zeros; what was written is dropped now, and its contents are as they were, so that this can be "
+                    "tried again. Admit a region before anything uses tensors over it, or move the run out with "
+                    "run.use(None) to look."
                 )
             self._check_budget(region.owner, self._addresses.rounded(region.nbytes))
             self._back(region)

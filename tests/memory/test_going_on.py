@@ -123,3 +123,19 @@ def test_making_a_run_again_and_again_takes_no_more_of_the_pool() -> None:
         runs[:] = [Run(task(), phases(policy, None), Rollplex(), prompts=2, memory=memory)]
     gc.collect()
     assert 2 * WEIGHTS <= memory.pool.owners()["policy.optimizer"] < 3 * WEIGHTS
+
+
+def test_a_look_at_what_is_away_is_refused_once_and_costs_nothing() -> None:
+    """Between steps gradients and reference are not there: a read gives zeros, the next step says so, and then goes on."""
+    policy, run = make(roomy())
+    list(run.steps(1))
+    for phase in run.phases[:2]:
+        assert isinstance(phase, Prefix)
+        tensor = (policy.gradients if phase.owner is policy else phase.owner.weights).tensors[0]
+        assert not tensor.any()
+        with pytest.raises(RuntimeError, match="while it was evicted"):
+            run.step()
+    list(run.steps(1))
+    twin, other = make(roomy())
+    list(other.steps(2))
+    assert moved(twin, policy.snapshot()) == 0
