@@ -171,9 +171,11 @@ def interleave(lanes: list[Lane]) -> None:
 def threads(lanes: list[Lane]) -> None:
     """Run every lane in a thread of its own; the first error stops them all."""
     stop = threading.Event()
+    # Waited for instead of the threads: an interrupt within `Thread.join` makes Python 3.11 take one that runs for ended.
+    ended = [threading.Event() for _ in lanes]
     errors: list[BaseException] = []
 
-    def work(lane: Lane) -> None:
+    def work(lane: Lane, end: threading.Event) -> None:
         try:
             while not lane.done and not stop.is_set():
                 if not lane.advance():
@@ -181,15 +183,22 @@ def threads(lanes: list[Lane]) -> None:
         except BaseException as error:  # noqa: BLE001 - raised again in the thread that waits
             errors.append(error)
             stop.set()
+        finally:
+            end.set()
 
-    workers = [threading.Thread(target=work, args=(lane,), name=f"rollplex-{lane.name}") for lane in lanes]
+    workers = [
+        threading.Thread(target=work, args=(lane, end), name=f"rollplex-{lane.name}")
+        for lane, end in zip(lanes, ended, strict=True)
+    ]
     for worker in workers:
         worker.start()
     try:
-        for worker in workers:
-            worker.join()
+        for end in ended:
+            end.wait()
     finally:
         stop.set()
+        for end in ended:
+            end.wait()
         for worker in workers:
             worker.join()
     if errors:

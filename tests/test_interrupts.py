@@ -4,18 +4,21 @@ from __future__ import annotations
 
 import signal
 import threading
+import time
 from typing import Any
 
 import pytest
 import torch
 from test_optim import fill_gradients
-from tiny_policy import moved, tiny
+from tiny_policy import moved, phases, task, tiny
 
 from rollplex import optim_streamed
 from rollplex.interrupts import held_back
 from rollplex.optim import AdamW
 from rollplex.optim_streamed import StreamedAdamW
 from rollplex.policy import Policy
+from rollplex.run import Run
+from rollplex.schedules import Rollplex
 
 
 def test_an_interrupt_is_raised_at_the_end_and_only_then() -> None:
@@ -111,3 +114,23 @@ def test_a_resident_update_that_is_interrupted_is_made_whole(
         update(policy, AdamW(policy))
     assert len(calls) == len(policy.weights.tensors) > 3
     assert moved(policy, whole) == 0
+
+
+def test_threads_end_their_tick_before_a_step_is_left() -> None:
+    """While one is in the middle of it: the interrupt is what is raised, and the step can be made again."""
+    main = threading.main_thread().ident
+    assert main is not None
+    calls: list[int] = []
+
+    def slow(completion_ids: list[list[int]], **_: Any) -> list[float]:
+        calls.append(1)
+        if len(calls) == 1:
+            signal.pthread_kill(main, signal.SIGINT)
+            time.sleep(0.2)  # the thread that waits is interrupted meanwhile
+        return [float(sum(ids) % 97) for ids in completion_ids]
+
+    run = Run(task(), phases(tiny(), rewards=[slow]), Rollplex(), prompts=2, executor="threads")
+    with pytest.raises(KeyboardInterrupt):
+        run.step()
+    assert not [thread for thread in threading.enumerate() if thread.name.startswith("rollplex-")]
+    assert run.step().filled[-1] == "update"
