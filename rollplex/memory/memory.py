@@ -48,17 +48,23 @@ class Memory:
     def __init__(
         self,
         *,
-        budget_bytes: int = 0,
-        pool_bytes: int = 0,
+        budget_bytes: float = 0,
+        pool_bytes: float = 0,
         release_rollout: bool = True,
         page_reference: bool = True,
         arena: Arena | None = None,
     ) -> None:
+        if arena is not None and (budget_bytes or pool_bytes):
+            raise ValueError(
+                f"making a Memory: it was given an arena, whose budget is {arena.budget_bytes}, and budget_bytes="
+                f"{budget_bytes}, pool_bytes={pool_bytes} beside it. Give one or the other."
+            )
         if arena is None and (budget_bytes <= 0 or pool_bytes <= 0):
             raise ValueError(
                 f"making a Memory: budget_bytes is {budget_bytes} and pool_bytes is {pool_bytes}; give both, or an arena"
             )
-        self.arena = Arena.host(budget_bytes, pool=HostPool(pool_bytes)) if arena is None else arena
+        # Whole bytes, also where somebody writes 1.5 * 2**30.
+        self.arena = Arena.host(int(budget_bytes), pool=HostPool(int(pool_bytes))) if arena is None else arena
         self.release_rollout = release_rollout
         self.page_reference = page_reference
         self._tenants: dict[str, _Tenant] = {}

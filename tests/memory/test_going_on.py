@@ -139,3 +139,15 @@ def test_a_look_at_what_is_away_is_refused_once_and_costs_nothing() -> None:
     twin, other = make(roomy())
     list(other.steps(2))
     assert moved(twin, policy.snapshot()) == 0
+
+
+def test_sizes_may_be_written_as_products() -> None:
+    """1.5 GiB is no whole number in Python."""
+    memory = Memory(budget_bytes=1.5 * MIB, pool_bytes=0.5 * MIB)
+    assert (memory.arena.budget_bytes, memory.pool.nbytes) == (3 * MIB // 2, MIB // 2)
+
+
+def test_an_arena_and_sizes_beside_it_are_refused() -> None:
+    """Sizes that would be ignored."""
+    with pytest.raises(ValueError, match="given an arena, whose budget is 67108864, and budget_bytes=5"):
+        Memory(budget_bytes=5, arena=roomy().arena)
