@@ -18,7 +18,7 @@ from rollplex.optim import AdamW
 from rollplex.optim_streamed import StreamedAdamW
 from rollplex.policy import Policy
 from rollplex.run import Run
-from rollplex.schedules import Rollplex
+from rollplex.schedules import Serial
 
 
 def test_an_interrupt_is_raised_at_the_end_and_only_then() -> None:
@@ -129,7 +129,7 @@ def test_threads_end_their_tick_before_a_step_is_left() -> None:
             time.sleep(0.2)  # the thread that waits is interrupted meanwhile
         return [float(sum(ids) % 97) for ids in completion_ids]
 
-    run = Run(task(), phases(tiny(), rewards=[slow]), Rollplex(), prompts=2, executor="threads")
+    run = Run(task(), phases(tiny(), rewards=[slow]), Serial(), prompts=2, executor="threads")
     with pytest.raises(KeyboardInterrupt):
         run.step()
     assert not [thread for thread in threading.enumerate() if thread.name.startswith("rollplex-")]
