@@ -86,7 +86,7 @@ def test_the_monitor_tells_stale_caches(
 ) -> None:
     """The same pictures by the same name after an update: right where caches were emptied, red where they were not."""
     prefix, decode, reward, suffix, _ = phases(policy, engine)
-    update = Update(policy, lr=2e-2)
+    update = Update(policy, lr=5e-2)
     if not forgets:
         monkeypatch.setattr(engine, "_forget", lambda _: None)
     for _ in range(2):
