@@ -11,8 +11,8 @@ import plotly.graph_objects as go
 
 from rollplex.sharing.classify import NAMES, Case
 from rollplex.sharing.plan import SharingPlan, Verdict
+from rollplex.views.areas import Area, treemap
 from rollplex.views.palette import BUDGET, IDLE, series_color
-from rollplex.views.timeline import base_layout
 from rollplex.views.units import size
 
 COLORS: dict[Case, str] = {1: series_color(0), 2: series_color(3), 3: BUDGET}
@@ -34,34 +34,29 @@ def coverage(plan: SharingPlan) -> go.Figure:
         groups.setdefault((verdict.case, kind(verdict.tensor)), []).append(verdict)
     root: str = plan.model
     cases: list[Case] = [case for case in NAMES if plan.parameters(case)]
-    ids, labels, parents, values, colors, notes = [root], [root], [""], [plan.num_parameters], [IDLE], [""]
+    element = plan.element_bytes
+    whole = plan.num_parameters
+    areas = [Area(id=root, label=root, parent="", value=whole, nbytes=whole * element, color=IDLE)]
     for case in cases:
-        ids.append(f"case {case}")
-        labels.append(f"{NAMES[case]} ({plan.parameters(case) / plan.num_parameters:.1%})")
-        parents.append(root)
-        values.append(plan.parameters(case))
-        colors.append(COLORS[case])
-        notes.append("")
-    for (case, name), verdicts in groups.items():
-        ids.append(f"case {case}/{name}")
-        labels.append(escape(name))
-        parents.append(f"case {case}")
-        values.append(sum(v.parameters for v in verdicts))
-        colors.append(COLORS[case])
-        notes.append(escape(f"{len(verdicts)} tensors: {verdicts[0].why}"))
-    figure = go.Figure(
-        go.Treemap(
-            ids=ids,
-            labels=labels,
-            parents=parents,
-            values=values,
-            branchvalues="total",
-            marker={"colors": colors},
-            customdata=[[size(value * plan.element_bytes), note] for value, note in zip(values, notes, strict=True)],
-            hovertemplate="<b>%{label}</b> %{customdata[0]}<br>%{customdata[1]}<extra></extra>",
+        num = plan.parameters(case)
+        label = f"{NAMES[case]} ({num / whole:.1%})"
+        areas.append(
+            Area(id=f"case {case}", label=label, parent=root, value=num, nbytes=num * element, color=COLORS[case])
         )
-    )
-    return figure.update_layout(**base_layout(), title=_title(plan), margin={"t": 80, "l": 8, "r": 8, "b": 8})
+    for (case, name), verdicts in groups.items():
+        num = sum(v.parameters for v in verdicts)
+        areas.append(
+            Area(
+                id=f"case {case}/{name}",
+                label=name,
+                parent=f"case {case}",
+                value=num,
+                nbytes=num * element,
+                color=COLORS[case],
+                note=f"{len(verdicts)} tensors: {verdicts[0].why}",
+            )
+        )
+    return treemap(areas, title=_title(plan), top=80)
 
 
 def kind(tensor: str) -> str:

@@ -15,9 +15,9 @@ from rollplex.engines.engine import Engine
 from rollplex.policy import Policy
 from rollplex.sharing.bind import Binding
 from rollplex.sharing.inspection import STATES, Inspection, Share, State, inspect, inspect_binding
+from rollplex.views.areas import Area, treemap
 from rollplex.views.coverage import kind
 from rollplex.views.palette import BUDGET, IDLE, INK, series_color
-from rollplex.views.timeline import base_layout
 from rollplex.views.units import size
 
 if TYPE_CHECKING:
@@ -79,38 +79,29 @@ class SharingView:
         groups: dict[tuple[str, str, State], list[Share]] = {}
         for share in self.inspection.shares:
             groups.setdefault((_part(share), kind(share.name), share.state), []).append(share)
-        ids, labels, parents, values, colors, notes = ["model"], ["model"], [""], [0], [IDLE], [""]
+        areas = []
         for part in dict.fromkeys(part for part, _, _ in groups):
-            inside = [s for (owner, _, _), shares in groups.items() if owner == part for s in shares]
-            ids.append(part)
-            labels.append(escape(part))
-            parents.append("model")
-            values.append(sum(s.nbytes for s in inside))
-            colors.append(IDLE)
-            notes.append("")
-        values[0] = sum(values)
+            num = sum(s.nbytes for (owner, _, _), shares in groups.items() if owner == part for s in shares)
+            areas.append(Area(id=part, label=part, parent="model", value=num, nbytes=num, color=IDLE))
+        whole = sum(area.value for area in areas)
+        areas.insert(0, Area(id="model", label="model", parent="", value=whole, nbytes=whole, color=IDLE))
         for (part, name, state), shares in groups.items():
-            ids.append(f"{part}/{name}/{state}")
-            labels.append(escape(name))
-            parents.append(part)
-            values.append(sum(s.nbytes for s in shares))
-            colors.append(COLORS[state])
-            notes.append(escape(f"{state}, {len(shares)} tensors. {shares[0].note}".rstrip()))
-        figure = go.Figure(
-            go.Treemap(
-                ids=ids,
-                labels=labels,
-                parents=parents,
-                values=values,
-                branchvalues="total",
-                marker={"colors": colors},
-                customdata=[[size(value), note] for value, note in zip(values, notes, strict=True)],
-                hovertemplate="<b>%{label}</b> %{customdata[0]}<br>%{customdata[1]}<extra></extra>",
+            num = sum(s.nbytes for s in shares)
+            note = f"{state}, {len(shares)} tensors. {shares[0].note}".rstrip()
+            areas.append(
+                Area(
+                    id=f"{part}/{name}/{state}",
+                    label=name,
+                    parent=part,
+                    value=num,
+                    nbytes=num,
+                    color=COLORS[state],
+                    note=note,
+                )
             )
-        )
         title = {"text": self._title, "subtitle": {"text": self._cost}, "x": 0, "xref": "paper"}
         title |= {"y": 0.97, "yanchor": "top"}
-        return figure.update_layout(**base_layout(), title=title, margin={"t": 80, "l": 8, "r": 8, "b": 8})
+        return treemap(areas, title=title, top=80)
 
     @property
     def _title(self) -> str:

@@ -7,7 +7,6 @@ import os
 import random
 import subprocess
 import sys
-from collections.abc import Iterator
 from itertools import pairwise
 from pathlib import Path
 
@@ -23,13 +22,6 @@ from rollplex.resource import Resource
 
 PAGE = mmap.PAGESIZE
 MIB = 2**20
-
-
-@pytest.fixture
-def arena() -> Iterator[Arena]:
-    made = Arena.host(budget_bytes=8 * MIB)
-    yield made
-    made.close()
 
 
 def shared_resident_bytes() -> int:

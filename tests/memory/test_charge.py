@@ -2,21 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
 import pytest
 import torch
 
 from rollplex.memory.arena import Arena, OutOfDeviceMemory
 
 MIB = 2**20
-
-
-@pytest.fixture
-def arena() -> Iterator[Arena]:
-    made = Arena.host(budget_bytes=8 * MIB)
-    yield made
-    made.close()
 
 
 def test_charges_and_regions_share_a_budget(arena: Arena) -> None:
