@@ -19,6 +19,7 @@ import torch
 
 from rollplex.board import Board
 from rollplex.feed import Ready, Waiting
+from rollplex.interrupts import held_back
 from rollplex.memory.memory import Memory
 from rollplex.recorder import Recorder
 from rollplex.schedule import Slot, Stage, Timetable
@@ -190,17 +191,18 @@ def threads(lanes: list[Lane]) -> None:
         threading.Thread(target=work, args=(lane, end), name=f"rollplex-{lane.name}")
         for lane, end in zip(lanes, ended, strict=True)
     ]
-    for worker in workers:
-        worker.start()
     try:
+        with held_back():  # within `Thread.start` it would leave a thread that runs and is not known to
+            for worker in workers:
+                worker.start()
         for end in ended:
             end.wait()
     finally:
         stop.set()
-        for end in ended:
-            end.wait()
-        for worker in workers:
-            worker.join()
+        for worker, end in zip(workers, ended, strict=True):
+            if worker.ident is not None:  # it was started
+                end.wait()
+                worker.join()
     if errors:
         raise errors[0]
 

@@ -134,3 +134,22 @@ def test_threads_end_their_tick_before_a_step_is_left() -> None:
         run.step()
     assert not [thread for thread in threading.enumerate() if thread.name.startswith("rollplex-")]
     assert run.step().filled[-1] == "update"
+
+
+def test_an_interrupt_while_threads_start_waits_for_their_tick(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Between a thread's first tick and the return of what started it."""
+    real, started = threading.Thread.start, []
+
+    def start(self: threading.Thread) -> None:
+        real(self)
+        if self.name.startswith("rollplex-"):
+            started.append(self)
+            if len(started) == 1:
+                signal.raise_signal(signal.SIGINT)
+
+    monkeypatch.setattr(threading.Thread, "start", start)
+    run = Run(task(), phases(tiny()), Serial(), prompts=2, executor="threads")
+    with pytest.raises(KeyboardInterrupt):
+        run.step()
+    assert not [thread for thread in started if thread.is_alive()]
+    assert run.step().filled[-1] == "update"
