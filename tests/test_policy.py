@@ -30,7 +30,7 @@ def untied() -> Policy:
     config.text_config.layer_types = ["full_attention"] * 2
     torch.manual_seed(0)
     module = Qwen2_5_VLForConditionalGeneration(config).double()
-    plain.widen_norms(module)
+    plain.widen(module)
     module.generation_config.eos_token_id = [2, 0]  # type: ignore[union-attr]
     return Policy(Model.of(module), Ingest.from_pretrained(TINY, config))
 
@@ -134,7 +134,7 @@ def test_what_is_saved_is_what_transformers_loads(make: Any, tmp_path: Path) -> 
     policy = shift(make())
     policy.save_pretrained(tmp_path)
     loaded: Any = AutoModelForImageTextToText.from_pretrained(tmp_path, dtype=torch.float64)
-    plain.widen_norms(loaded)
+    plain.widen(loaded)
     expected = dict(policy.model.module.named_parameters())
     assert dict(loaded.named_parameters()).keys() == expected.keys()
     assert all(torch.equal(parameter, expected[name]) for name, parameter in loaded.named_parameters())

@@ -48,7 +48,7 @@ def tiny(dtype: torch.dtype = torch.float64) -> Policy:
         parameter.grad = None
         parameter.requires_grad_(False)
     if dtype == torch.float64:
-        plain.widen_norms(module)
+        plain.widen(module)
     return Policy(Model.of(module), loaded.ingest)
 
 

@@ -80,8 +80,9 @@ class VisionBlock:
     def __call__(self, x: torch.Tensor, plan: VisionPlan) -> torch.Tensor:
         """``[S, e] -> [S, e]``, in the windows' order."""
         qkv = self.qkv(self.norm1(x)).view(len(x), 3, self.num_heads, -1)
-        # transformers turns queries and keys in float32 whatever the model's type.
-        turned = rotate(qkv[:, :2].float(), plan.cos[:, None], plan.sin[:, None]).to(x.dtype)
+        # As transformers turns queries and keys: in float32, whatever the type; but a float64 tower is float64 throughout.
+        wide = qkv[:, :2].to(torch.promote_types(x.dtype, torch.float32))
+        turned = rotate(wide, plan.cos[:, None], plan.sin[:, None]).to(x.dtype)
         q, k, v = turned[:, 0], turned[:, 1], qkv[:, 2]
         if self.full_attention:
             order = plan.frames.order

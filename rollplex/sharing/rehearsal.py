@@ -15,7 +15,6 @@ from pathlib import Path
 import torch
 
 from rollplex.losses import GRPO, token_mask
-from rollplex.model.qwen2_5_vl import VISION
 from rollplex.phases.decode import Decode
 from rollplex.phases.prefix import Prefix
 from rollplex.phases.suffix import Suffix
@@ -59,9 +58,7 @@ class Rehearsal:
     moved: float
     """Largest change of any weight by the update."""
     update_error: float
-    """Largest difference of any text weight, on any device, from the same update in a single process."""
-    tower_error: float
-    """The same for the vision tower, which turns queries and keys in float32 whatever the type of its weights."""
+    """Largest difference of any weight, on any device, from the same update in a single process."""
     logprob_error: float
     """Largest difference of the engine's next log-probabilities from those of a model loaded from disk, which was saved
     from what the training ranks hold."""
@@ -133,8 +130,7 @@ def rehearse(
             num_private=sum(len(p.private) for p in devices.pairings),
             num_private_seen=private_seen,
             moved=_largest_gap(single, before),
-            update_error=max(_largest_gap(engine, single, tower=False) for engine in engines),
-            tower_error=max(_largest_gap(engine, single, tower=True) for engine in engines),
+            update_error=max(_largest_gap(engine, single) for engine in engines),
             logprob_error=max(gaps),
             stale_error=_scoring_gap([whole(policy)], prompts, after),
             versions=tuple(binding.stamp.version for binding in devices.bindings),
@@ -246,11 +242,8 @@ def _decoding_gap(policy: Policy, prompts: PromptBatch, rollout: Rollout) -> flo
     return worst
 
 
-def _largest_gap(
-    one: Mapping[str, torch.Tensor], two: Mapping[str, torch.Tensor], *, tower: bool | None = None
-) -> float:
-    """Largest difference of any two weights, of the vision tower or of the text part alone if asked."""
+def _largest_gap(one: Mapping[str, torch.Tensor], two: Mapping[str, torch.Tensor]) -> float:
+    """Largest difference of any two weights."""
     if one.keys() != two.keys():
         raise ValueError(f"comparing weights: {sorted(one.keys() ^ two.keys())} are on one side only")
-    chosen = [name for name in one if tower is None or name.startswith(VISION) == tower]
-    return float(torch.stack([(one[name] - two[name]).abs().max() for name in chosen]).max())
+    return float(torch.stack([(one[name] - two[name]).abs().max() for name in one]).max())

@@ -30,7 +30,7 @@ def checks() -> Iterator[Check | Control]:
     cooler = replace(rollout.sampling, temperature=0.6)
     yield Control("log-probs of another temperature", gap(twin, batch, rollout, cooler) > LIMIT)
     policy, twin = Policy.tiny(dtype=torch.float64), Policy.tiny(dtype=torch.float64)
-    plain.widen_norms(twin.model.module)
+    plain.widen(twin.model.module)
     batch = cases.prompts(policy, "mixed")
     wide = gap(twin, batch, decode(policy, batch, 1.0))
     yield Check("engine: log-prob difference, float64", "temperature 1.0, lengths 1-200", wide, WIDE_LIMIT)

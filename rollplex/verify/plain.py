@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from functools import partial
+from types import CodeType, FunctionType
 from typing import Any
 
 import torch
@@ -16,20 +17,47 @@ from rollplex.prompts import Prompt, PromptBatch
 from rollplex.sampling import Sampling
 from rollplex.step import RolloutGroup
 
+ROTARY = "apply_rotary_pos_emb_vision"
+"""transformers' function that turns the tower's queries and keys, in float32."""
 
-def widen_norms(module: PreTrainedModel) -> None:
-    """Let a float64 module take its norms in float64.
 
-    transformers casts to float32 in every norm, whatever the model's type. In a float64 comparison that cast is the only
-    rounding of note, and it hides what is compared; everything else of the module stays as it is.
+def widen(module: PreTrainedModel) -> None:
+    """Let a float64 module compute in float64 throughout.
+
+    transformers casts to float32 in every norm, and where the vision tower turns queries and keys, whatever the model's
+    type. In a float64 comparison these casts are the only rounding of note, and they hide what is compared; everything
+    else of the module stays as it is.
     """
     for part in module.modules():
         if type(part).__name__.endswith("RMSNorm"):
             part.forward = partial(_norm, part)
+        elif type(part).__name__.endswith("VisionAttention"):
+            part.forward = partial(_turning_wide(type(part).forward), part)
 
 
 def _norm(part: Any, x: torch.Tensor) -> torch.Tensor:
     return part.weight * (x * torch.rsqrt(x.pow(2).mean(-1, keepdim=True) + part.variance_epsilon))
+
+
+def _turning_wide(forward: Any) -> FunctionType:
+    """The same code of transformers' attention, which calls `_turn` where it would call the function that casts."""
+    if ROTARY not in forward.__code__.co_names:
+        raise RuntimeError(
+            f"widening a vision tower: {forward.__qualname__} of transformers no longer calls {ROTARY}. Say in "
+            "rollplex/verify/plain.py where this version casts to float32."
+        )
+    code: CodeType = forward.__code__
+    return FunctionType(code, {**forward.__globals__, ROTARY: _turn}, argdefs=forward.__defaults__)
+
+
+def _turn(q: torch.Tensor, k: torch.Tensor, cos: torch.Tensor, sin: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    cos, sin = cos.unsqueeze(-2).to(q.dtype), sin.unsqueeze(-2).to(q.dtype)
+
+    def turned(x: torch.Tensor) -> torch.Tensor:
+        first, second = x.chunk(2, dim=-1)
+        return x * cos + torch.cat((-second, first), dim=-1) * sin
+
+    return turned(q), turned(k)
 
 
 def logprobs(module: PreTrainedModel, prompt: Prompt, tokens: torch.Tensor, sampling: Sampling) -> torch.Tensor:

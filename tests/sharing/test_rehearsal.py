@@ -50,7 +50,6 @@ def test_each_side_reads_what_the_other_wrote_in_another_process(name: str) -> N
 def test_one_update_equals_that_of_a_single_process_on_every_device(name: str) -> None:
     found = rehearsal(name)
     assert found.update_error <= LIMIT
-    assert found.tower_error <= 0.01 * found.moved, "float32 in the middle of the tower, magnified by Adam's first step"
     assert found.moved > 1e-4, "the control: an update that changes nothing would be equal too"
 
 

@@ -26,16 +26,14 @@ def logprobs(model: TensorParallel, policy: Policy, case: str = "mixed") -> torc
 
 @torch.no_grad()
 def test_one_shard_is_the_whole_model() -> None:
-    """Against transformers' own forward, without pictures: with them, its vision tower rounds to float32."""
+    """Against transformers' own forward, pictures and videos included."""
     policy = twin(wide())
-    plain.widen_norms(policy.model.module)
-    (prompt, *_), (group, *_) = (
-        (batch := cases.prompts(policy, "text only")),
-        cases.responses(policy, batch, 1)[0].groups,
-    )
-    theirs = plain.logprobs(policy.model.module, prompt, group.tokens[0], group.sampling)
-    ours = whole(policy).logprobs(prompt, group.tokens[0], group.sampling)
-    assert torch.allclose(ours, theirs, atol=1e-6)
+    plain.widen(policy.model.module)
+    batch = cases.prompts(policy, "mixed")
+    for prompt, group in zip(batch, cases.responses(policy, batch, 1)[0].groups, strict=True):
+        theirs = plain.logprobs(policy.model.module, prompt, group.tokens[0], group.sampling)
+        ours = whole(policy).logprobs(prompt, group.tokens[0], group.sampling)
+        assert torch.allclose(ours, theirs, atol=TOLERANCE, rtol=0)
 
 
 @pytest.mark.parametrize("rollout_tp", [2, 4])
