@@ -10,6 +10,7 @@ torch allocates by itself counts against the same budget once it is charged.
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Generator
 from contextlib import contextmanager
 from threading import RLock
@@ -102,6 +103,7 @@ class Arena:
         self._regions: set[Region] = set()
         self._held: dict[str, int] = {}
         self._fullest: dict[str, int] = {}
+        self._returned: deque[tuple[str, int]] = deque()
         self._lock = RLock()
 
     @classmethod
@@ -127,16 +129,18 @@ class Arena:
     @property
     def resident_bytes(self) -> int:
         """Bytes of regions with pages under them, and of charges."""
-        return sum(self._held.values())
+        return sum(self.owners().values())
 
     def owners(self) -> dict[str, int]:
         """Resident bytes by owner, the largest first."""
         with self._lock:
+            self._collect()
             return dict(sorted(self._held.items(), key=lambda item: (-item[1], item[0])))
 
     def fullest(self) -> dict[str, int]:
         """Resident bytes by owner at the fullest moment since this was last asked; from now on a new one is looked for."""
         with self._lock:
+            self._collect()
             found, self._fullest = self._fullest, dict(self._held)
             return found
 
@@ -148,15 +152,22 @@ class Arena:
         return Charge(owner, nbytes, self._give_back)
 
     def _give_back(self, owner: str, nbytes: int) -> None:
-        self._count(owner, -nbytes)
+        # Counted later, with the lock: the collector may end a charge while this thread is counting another.
+        self._returned.append((owner, nbytes))
+
+    def _collect(self) -> None:
+        """Count off the charges that have ended, with the lock."""
+        while self._returned:
+            owner, nbytes = self._returned.popleft()
+            self._count(owner, -nbytes)
 
     def _count(self, owner: str, nbytes: int) -> None:
-        with self._lock:
-            self._held[owner] = self._held.get(owner, 0) + nbytes
-            if not self._held[owner]:
-                del self._held[owner]
-            if nbytes > 0 and sum(self._held.values()) > sum(self._fullest.values()):
-                self._fullest = dict(self._held)
+        """Count bytes on or off, with the lock."""
+        held = self._held.pop(owner, 0) + nbytes
+        if held:
+            self._held[owner] = held
+        if nbytes > 0 and sum(self._held.values()) > sum(self._fullest.values()):
+            self._fullest = dict(self._held)
 
     def storages(self) -> set[int]:
         """Addresses of the storages that lie in it, resident or not."""

@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import sys
+from types import FrameType
+from typing import Any
+
 import pytest
 import torch
 
@@ -60,3 +64,23 @@ def test_bytes_of_a_resident_region_are_whole_pages_and_those_of_a_charge_are_no
     region, charge = arena.region("a", 10), arena.charge("b", 10)
     assert arena.owners() == {"a": arena.pages.granularity, "b": charge.nbytes}
     assert torch.equal(region.bytes, torch.zeros(10, dtype=torch.uint8))
+
+
+def test_a_charge_that_ends_while_another_is_counted_is_counted_off(arena: Arena) -> None:
+    """The collector may run between any two instructions; here it runs between all of them."""
+    held = [arena.charge("a", 1) for _ in range(1000)]
+
+    def collector(frame: FrameType, event: str, argument: Any) -> Any:
+        frame.f_trace_opcodes = True
+        if held and frame.f_code.co_filename.endswith("arena.py"):
+            held.pop()
+        return collector
+
+    before = sys.gettrace()
+    sys.settrace(collector)
+    try:
+        kept = [arena.charge("a", 10) for _ in range(5)]
+    finally:
+        sys.settrace(before)
+    assert len(held) < 1000
+    assert arena.owners() == {"a": 10 * len(kept) + len(held)}
