@@ -7,6 +7,7 @@ from rollplex.advice import Advice, advise
 from rollplex.costs.decoding import Speed
 from rollplex.costs.geometry import geometry
 from rollplex.costs.measured import Measured
+from rollplex.costs.rates import Rates
 from rollplex.costs.workload import Workload
 from rollplex.hardware import DEVICES
 
@@ -14,9 +15,9 @@ G32 = geometry("Qwen2.5-VL-32B")
 DRAW = Workload(prompts=2, group=2, prompt_tokens=400, response_tokens=20, response_spread=0).draw()
 RATES = Measured(
     geometry=G32,
-    prefix_s_per_flop={"policy_prefix": 1e-14, "reference_prefix": 1e-14, "prefill": 1e-14},
-    backward_s_per_flop=1e-14,
-    suffix_s_per_flop=1e-14,
+    prefixes=dict.fromkeys(("policy_prefix", "reference_prefix", "prefill"), Rates.common(1e-14)),
+    backward=Rates.common(2e-14),
+    suffix=Rates.common(4e-14),
     speed=Speed(fixed_s=0.02, row_s=0.0, context_s=0.0, kv_bytes=1.0, per_group=True),
     reward_s=0.0,
     update_s=0.1,

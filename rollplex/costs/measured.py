@@ -1,15 +1,14 @@
 """Costs from a measured trace: rates of one workload, so that another workload, schedule or device can be predicted.
 
-Each kind of work gets a rate: seconds for an operation of prompt forwards, of prefix backwards, of suffixes; seconds of a
-decode iteration as a fixed part, a part for each row and a part for each token of context; a suffix has a fixed part for
-each microbatch, which only traces with microbatches of several sizes tell apart. Rates are medians or fits over the steps;
-what they do not show (a prefill, say) is taken from the nearest kind that they show.
+Each kind of work (a prompt forward of each model, its backward, a suffix) has `Rates`; a decode iteration has a fixed
+part, a part for each row and a part for each token of context. What the traces do not show (a prefill, say) is taken from
+the nearest kind that they show. The more sizes they show, the better parts are told apart.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from statistics import median
 
 import numpy
@@ -18,14 +17,11 @@ from scipy.optimize import nnls
 from rollplex.costs.costs import Order, Piece
 from rollplex.costs.decoding import Speed, decode_pieces, living
 from rollplex.costs.geometry import Geometry
+from rollplex.costs.rates import Rates
+from rollplex.costs.work import Work, prefix_work, suffix_work
 from rollplex.costs.workload import Draw
 from rollplex.step import Step
 from rollplex.trace import Tick, Trace
-
-SUFFIX_PASSES = 4.0
-"""Forwards' worth of a suffix with a reference: two forwards, and a backward that is two more."""
-BACKWARD_PASSES = 2.0
-"""Forwards' worth of a backward pass."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -34,14 +30,12 @@ class Measured:
 
     geometry: Geometry
     """The model that was measured."""
-    prefix_s_per_flop: dict[str, float]
-    """Field of a prefix, or ``"prefill"`` -> seconds for an operation."""
-    backward_s_per_flop: float
+    prefixes: dict[str, Rates]
+    """Field of a prefix, or ``"prefill"`` -> rates of its forward."""
+    backward: Rates
     """Of prefix backward passes."""
-    suffix_s_per_flop: float
-    """Of suffixes, forwards and backward together."""
-    suffix_fixed_s: float = 0.0
-    """A suffix microbatch, whatever its size."""
+    suffix: Rates
+    """Of suffixes, forwards and backward together; a pass is a microbatch."""
     microbatch: int = 1
     """Most responses of a suffix microbatch."""
     beside_s: float = 0.0
@@ -52,8 +46,6 @@ class Measured:
     """A group's rewards."""
     update_s: float
     """The optimizer."""
-    scaled: dict[str, float] = field(default_factory=dict)
-    """Field -> factor, for another device."""
 
     @classmethod
     def from_trace(cls, trace: Trace, steps: Sequence[Step] | Sequence[Draw], geometry: Geometry) -> Measured:
@@ -63,9 +55,9 @@ class Measured:
 
     @classmethod
     def from_traces(cls, parts: Sequence[tuple[Trace, Sequence[Draw]]], geometry: Geometry) -> Measured:
-        """Rates from several traces of one workload, each with the lengths of its last steps.
+        """Rates from several traces, each with the lengths of its last steps.
 
-        Schedules that stream show small microbatches and the others large ones: together they tell their fixed part.
+        Steps of several sizes tell the parts of a rate apart; so do schedules that stream, whose microbatches are small.
         """
         seen: list[_Seen] = []
         for trace, draws in parts:
@@ -85,9 +77,9 @@ class Measured:
             raise ValueError(f"scaling costs: a device is {compute} and {memory} times as fast; both must be positive")
         return replace(
             self,
-            prefix_s_per_flop={name: rate / compute for name, rate in self.prefix_s_per_flop.items()},
-            backward_s_per_flop=self.backward_s_per_flop / compute,
-            suffix_s_per_flop=self.suffix_s_per_flop / compute,
+            prefixes={name: rates.faster(compute) for name, rates in self.prefixes.items()},
+            backward=self.backward.faster(compute),
+            suffix=self.suffix.faster(compute),
             speed=replace(
                 self.speed,
                 fixed_s=self.speed.fixed_s / memory,
@@ -102,12 +94,13 @@ class Measured:
         draw = order.draw
         match order.field:
             case "rollout":
-                rate = 0.0 if order.handoff else self.prefix_s_per_flop["prefill"]
-                prefill = numpy.array([rate * f for f in prefix_flops(self.geometry, draw)])
-                return decode_pieces(draw, prefill, 1, self.speed)
+                rates = self.prefixes["prefill"]
+                prefill = [0.0 if order.handoff else rates.seconds(work) for work in prefix_work(self.geometry, draw)]
+                return decode_pieces(draw, numpy.array(prefill), 1, self.speed)
             case "policy_prefix" | "reference_prefix":
-                rate = self.prefix_s_per_flop[order.field]
-                return [Piece(f"prompt {i}", rate * f) for i, f in enumerate(prefix_flops(self.geometry, draw))]
+                rates = self.prefixes[order.field]
+                prompts = prefix_work(self.geometry, draw)
+                return [Piece(f"prompt {i}", rates.seconds(work)) for i, work in enumerate(prompts)]
             case "rewards":
                 return [Piece(f"group {i}", self.reward_s, "host", (i,), i) for i in range(draw.num_prompts)]
             case "suffix":
@@ -118,17 +111,12 @@ class Measured:
                 raise ValueError(f"costing a phase that writes {other!r}: a trace of one pool does not show it")
 
     def _suffix(self, draw: Draw, *, streamed: bool) -> list[Piece]:
-        """A group each; the fixed part of microbatches evenly over them."""
-        num = draw.num_prompts if streamed else -(-draw.responses.size // self.microbatch)
-        fixed = self.suffix_fixed_s * num / draw.num_prompts
-        forward = prefix_flops(self.geometry, draw)
+        """A group each; the cost of microbatches, and of the backward's pass, evenly over them."""
+        passes = draw.num_prompts if streamed else -(-draw.responses.size // self.microbatch)
+        forward = prefix_work(self.geometry, draw)
         return [
-            Piece(
-                f"group {i}",
-                fixed + self.suffix_s_per_flop * SUFFIX_PASSES * f + self.backward_s_per_flop * BACKWARD_PASSES * back,
-                part=i,
-            )
-            for i, (f, back) in enumerate(zip(suffix_flops(self.geometry, draw), forward, strict=True))
+            Piece(f"group {i}", self.suffix.seconds(work) + self.backward.seconds(prompt), part=i)
+            for i, (work, prompt) in enumerate(zip(suffix_work(self.geometry, draw, passes), forward, strict=True))
         ]
 
 
@@ -142,24 +130,6 @@ def draw_of(step: Step) -> Draw:
     )
     lengths = numpy.stack([group.lengths.numpy() for group in step.rollout.groups])
     return Draw(prompts=prompts, responses=lengths, visual_share=patches / 4 / float(prompts.sum()))
-
-
-def prefix_flops(geometry: Geometry, draw: Draw) -> list[float]:
-    """Operations of a forward over each prompt, all its visual tokens taken as one picture."""
-    return [
-        geometry.text_flops(float(p), float(p) ** 2 / 2)
-        + geometry.vision_flops(float(v), patches_together=float(v) * geometry.merge)
-        for p, v in zip(draw.prompts, draw.visual_tokens, strict=True)
-    ]
-
-
-def suffix_flops(geometry: Geometry, draw: Draw) -> list[float]:
-    """Operations of a forward over each group's responses."""
-    made: list[float] = []
-    for prompt, group in zip(draw.prompts, draw.responses, strict=True):
-        r = group.astype(float)
-        made.append(geometry.text_flops(float(r.sum()), float((r * (prompt + r / 2)).sum()), float(r.sum())))
-    return made
 
 
 @dataclass(frozen=True, eq=False)
@@ -180,35 +150,41 @@ class _Seen:
 
 
 def _rates(seen: list[_Seen], geometry: Geometry) -> Measured:
-    forward = [sum(prefix_flops(geometry, step.draw)) for step in seen]
+    forward = [_total(prefix_work(geometry, step.draw)) for step in seen]
     busy = [step.busy() for step in seen]
-    prefixes: dict[str, float] = {}
-    for kind, name in (
-        ("prefix(policy)", "policy_prefix"),
-        ("prefix(reference)", "reference_prefix"),
-        ("prefill", "prefill"),
-    ):
-        shown = [b[kind] / f for b, f in zip(busy, forward, strict=True) if b.get(kind, 0.0) > 0]
-        if shown:
-            prefixes[name] = median(shown)
-    nearest = prefixes.get("reference_prefix") or prefixes["policy_prefix"]
-    prefixes.setdefault("prefill", nearest)
-    prefixes.setdefault("reference_prefix", nearest)
-    fixed, rate, microbatch = _suffix_rates(seen, geometry)
+
+    def rates(kind: str) -> Rates | None:
+        """None where no trace shows it."""
+        shown = [(work, b[kind]) for work, b in zip(forward, busy, strict=True) if b.get(kind, 0.0) > 0]
+        return Rates.fit(shown) if shown else None
+
+    policy, backward = rates("prefix(policy)"), rates("backward")
+    if policy is None or backward is None:
+        raise ValueError("reading costs from a trace: it shows no prefix of the policy, or no backward of one")
+    nearest = rates("prefix(reference)") or policy
+    suffix, microbatch = _suffix_rates(seen, geometry)
     return Measured(
         geometry=geometry,
-        prefix_s_per_flop=prefixes,
-        backward_s_per_flop=median(
-            b.get("backward", 0.0) / (BACKWARD_PASSES * f) for b, f in zip(busy, forward, strict=True)
-        ),
-        suffix_s_per_flop=rate,
-        suffix_fixed_s=fixed,
+        prefixes={
+            "policy_prefix": policy,
+            "reference_prefix": nearest,
+            "prefill": rates("prefill") or nearest,
+        },
+        backward=backward,
+        suffix=suffix,
         microbatch=microbatch,
         speed=_speed(seen, geometry),
         reward_s=median(b.get("reward", 0.0) / step.draw.num_prompts for b, step in zip(busy, seen, strict=True)),
         update_s=median(b["update"] for b in busy),
         beside_s=max(0.0, median(step.step_s - _inside(b) for b, step in zip(busy, seen, strict=True))),
     )
+
+
+def _total(works: Sequence[Work]) -> Work:
+    total = Work()
+    for work in works:
+        total += work
+    return total
 
 
 def _inside(busy: dict[str, float]) -> float:
@@ -224,40 +200,42 @@ def _kind(tick: Tick) -> str:
     return tick.phase
 
 
-def _suffix_rates(seen: list[_Seen], geometry: Geometry) -> tuple[float, float, int]:
-    """Seconds of a microbatch and of an operation, and the most responses of a microbatch.
-
-    A line through the medians of each size, weighted to make relative errors count; one size alone has no fixed part.
-    """
-    sizes: dict[int, list[tuple[float, float]]] = {}
+def _suffix_rates(seen: list[_Seen], geometry: Geometry) -> tuple[Rates, int]:
+    """Rates of a microbatch, and the most responses of one."""
+    measured: list[tuple[Work, float]] = []
+    largest = 0
     for step in seen:
-        work = SUFFIX_PASSES * sum(suffix_flops(geometry, step.draw)) / step.draw.responses.size
+        total = _total(suffix_work(geometry, step.draw))
         for tick in step.ticks:
             if tick.phase == "suffix" and tick.label.endswith("responses"):
                 num = int(tick.label.split()[0])
-                sizes.setdefault(num, []).append((num * work, tick.end_s - tick.start_s))
-    points = [tuple(median(values) for values in zip(*pairs, strict=True)) for pairs in sizes.values()]
-    if len(points) == 1:
-        return 0.0, points[0][1] / points[0][0], max(sizes)
-    flops, seconds = (numpy.array(values) for values in zip(*points, strict=True))
-    matrix = numpy.stack([numpy.ones_like(flops), flops / flops.max()], axis=1) / seconds[:, None]
-    (fixed, rate), _ = nnls(matrix, numpy.ones_like(seconds))
-    return float(fixed), float(rate / flops.max()), max(sizes)
+                largest = max(largest, num)
+                work = replace(total * (num / step.draw.responses.size), passes=1.0)
+                measured.append((work, tick.end_s - tick.start_s))
+    return Rates.fit(measured), largest
 
 
 def _speed(seen: list[_Seen], geometry: Geometry) -> Speed:
-    """Least squares, none below zero, over every iteration of every step; a group's prompt is read once."""
+    """Least squares, none below zero, over every iteration of every step; a group's prompt is read once.
+
+    Errors are relative to the step's mean iteration, so that short steps count as much as long ones.
+    """
     features: list[numpy.ndarray] = []
-    seconds: list[float] = []
+    seconds: list[numpy.ndarray] = []
     for step in seen:
         ticks = [tick for tick in step.ticks if tick.phase == "decode" and _kind(tick) == "decode"]
         tokens = [tick for tick in ticks if tick.label.startswith("token")]
+        if not tokens:
+            continue
         rows, context = living(step.draw, len(tokens))
-        features.append(numpy.stack([numpy.ones(len(tokens)), rows, context], axis=1))
         # What a completed group costs on top belongs to the iterations, evenly.
-        beside = sum(t.end_s - t.start_s for t in ticks if not t.label.startswith("token")) / max(len(tokens), 1)
-        seconds.extend(t.end_s - t.start_s + beside for t in tokens)
-    matrix, target = numpy.concatenate(features), numpy.array(seconds)
+        beside = sum(t.end_s - t.start_s for t in ticks if not t.label.startswith("token")) / len(tokens)
+        times = numpy.array([t.end_s - t.start_s + beside for t in tokens])
+        features.append(numpy.stack([numpy.ones(len(tokens)), rows, context], axis=1) / times.mean())
+        seconds.append(times / times.mean())
+    if not features:
+        raise ValueError("reading costs from a trace: no token was decoded in its steps")
+    matrix, target = numpy.concatenate(features), numpy.concatenate(seconds)
     scale = matrix.max(axis=0).clip(1e-12)
     (fixed, row, context_s), _ = nnls(matrix / scale, target)
     fixed, row, context_s = (float(x / s) for x, s in zip((fixed, row, context_s), scale, strict=True))

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from rollplex.costs.decoding import living
 from rollplex.costs.geometry import Geometry
-from rollplex.costs.measured import BACKWARD_PASSES, SUFFIX_PASSES, Measured, prefix_flops, suffix_flops
+from rollplex.costs.measured import Measured
+from rollplex.costs.work import Work, prefix_work, suffix_work
 from rollplex.costs.workload import Draw
 from rollplex.trace import Tick, Trace
 
@@ -12,17 +13,16 @@ from rollplex.trace import Tick, Trace
 def written(costs: Measured, draw: Draw, *, responses: int = 4) -> Trace:
     """A trace as a live run would write it, at known rates, with so many responses in a suffix microbatch."""
     geometry: Geometry = costs.geometry
-    forward, suffix = sum(prefix_flops(geometry, draw)), sum(suffix_flops(geometry, draw))
+    microbatches = draw.responses.size // responses
+    forward = sum(prefix_work(geometry, draw), Work())
+    suffix = sum(suffix_work(geometry, draw, microbatches), Work()) * (1 / microbatches)
     spans: list[tuple[str, str, float]] = [
-        ("decode", "layer 0", costs.prefix_s_per_flop["prefill"] * forward),
-        ("prefix(policy)", "layer 0", costs.prefix_s_per_flop["policy_prefix"] * forward),
-        ("prefix(reference)", "layer 0", costs.prefix_s_per_flop["reference_prefix"] * forward),
+        ("decode", "layer 0", costs.prefixes["prefill"].seconds(forward)),
+        ("prefix(policy)", "layer 0", costs.prefixes["policy_prefix"].seconds(forward)),
+        ("prefix(reference)", "layer 0", costs.prefixes["reference_prefix"].seconds(forward)),
         ("reward", "group 0", costs.reward_s * draw.num_prompts),
-        *(
-            ("suffix", f"{responses} responses", costs.suffix_fixed_s + costs.suffix_s_per_flop * work)
-            for work in [SUFFIX_PASSES * suffix * responses / draw.responses.size] * (draw.responses.size // responses)
-        ),
-        ("suffix", "layer 0", costs.backward_s_per_flop * BACKWARD_PASSES * forward),
+        *[("suffix", f"{responses} responses", costs.suffix.seconds(suffix))] * microbatches,
+        ("suffix", "layer 0", costs.backward.seconds(forward)),
         ("update", "adamw", costs.update_s),
     ]
     rows, context = living(draw, 20)

@@ -13,6 +13,7 @@ from rollplex.costs.costs import Given, Order, Scaled, total_s
 from rollplex.costs.decoding import Speed, decode_pieces
 from rollplex.costs.geometry import GEOMETRIES, geometry
 from rollplex.costs.measured import Measured
+from rollplex.costs.rates import Rates
 from rollplex.costs.remembered import Remembered
 from rollplex.costs.residency import ABLATIONS, MANAGED, NAIVE, objects
 from rollplex.costs.roofline import Efficiency, Placement, Roofline
@@ -134,9 +135,13 @@ def test_every_mechanism_lowers_what_is_held() -> None:
 DRAW = Workload(prompts=2, group=2, prompt_tokens=100, response_tokens=20, response_spread=0).draw()
 RATES = Measured(
     geometry=G32,
-    prefix_s_per_flop={"policy_prefix": 1e-15, "reference_prefix": 2e-15, "prefill": 1.5e-15},
-    backward_s_per_flop=3e-15,
-    suffix_s_per_flop=4e-15,
+    prefixes={
+        "policy_prefix": Rates.common(1e-15),
+        "reference_prefix": Rates.common(2e-15),
+        "prefill": Rates.common(1.5e-15),
+    },
+    backward=Rates.common(3e-15),
+    suffix=Rates.common(4e-15),
     speed=Speed(fixed_s=0.01, row_s=0.002, context_s=1e-5, kv_bytes=1.0, per_group=True),
     reward_s=0.5,
     update_s=0.25,
@@ -151,16 +156,8 @@ def test_rates_of_a_trace_predict_that_trace() -> None:
         assert total_s(again.pieces(order)) == pytest.approx(total_s(RATES.pieces(order)), rel=1e-3), field
 
 
-def test_microbatches_of_two_sizes_tell_their_fixed_part() -> None:
-    truth = replace(RATES, suffix_fixed_s=0.3)
-    traces = [(written(truth, DRAW, responses=n), [DRAW]) for n in (4, 2)]
-    again = Measured.from_traces(traces, G32)
-    assert again.suffix_fixed_s == pytest.approx(0.3, rel=1e-3)
-    assert Measured.from_traces(traces[:1], G32).suffix_fixed_s == 0  # one size alone cannot tell
-
-
-def test_a_streamed_suffix_pays_the_fixed_part_for_each_group() -> None:
-    costs = replace(RATES, suffix_fixed_s=0.3)
+def test_a_streamed_suffix_pays_for_a_pass_for_each_group() -> None:
+    costs = replace(RATES, suffix=replace(RATES.suffix, pass_s=0.3))
     whole, streamed = (
         total_s(costs.pieces(Order(field="suffix", draw=DRAW, devices=1, streamed=s))) for s in (False, True)
     )
