@@ -14,12 +14,16 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from rollplex import memory as memory
     from rollplex import tasks as tasks
+    from rollplex.candidate import Budget as Budget
     from rollplex.compare import compare as compare
+    from rollplex.costs.workload import Workload as Workload
     from rollplex.diagnosis import diagnose as diagnose
     from rollplex.doctor import doctor as doctor
     from rollplex.engines.vllm_engine import VllmEngine as VllmEngine
     from rollplex.evaluate import evaluate as evaluate
+    from rollplex.hardware import cluster as cluster
     from rollplex.ingest import Ingest as Ingest
+    from rollplex.interference import Interference as Interference
     from rollplex.log import JsonLines as JsonLines
     from rollplex.log import log as log
     from rollplex.losses import DAPO as DAPO
@@ -64,12 +68,14 @@ if TYPE_CHECKING:
     __version__: str
 
 _HOME = {
+    "Budget": "candidate",
     "DAPO": "losses",
     "Decode": "phases.decode",
     "DrGRPO": "losses",
     "GRPO": "losses",
     "HostPool": "memory.pool",
     "Ingest": "ingest",
+    "Interference": "interference",
     "Disaggregated": "schedules_pools",
     "JsonLines": "log",
     "Memory": "memory.memory",
@@ -97,6 +103,8 @@ _HOME = {
     "Update": "phases.update",
     "VllmEngine": "engines.vllm_engine",
     "WandB": "wandb_log",
+    "Workload": "costs.workload",
+    "cluster": "hardware",
     "compare": "compare",
     "diagnose": "diagnosis",
     "doctor": "doctor",

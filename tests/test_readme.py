@@ -7,13 +7,12 @@ from pathlib import Path
 import pytest
 
 import rollplex
+from rollplex.candidate import Plan
 from rollplex.cli import COMMANDS
 
 ROOT = Path(__file__).parent.parent
 README = (ROOT / "README.md").read_text()
-PAGES = {
-    path: (ROOT / path).read_text() for path in ("README.md", "CONTRIBUTING.md", "CHANGELOG.md", "docs/architecture.md")
-}
+PAGES = {str(path.relative_to(ROOT)): path.read_text() for path in (*ROOT.glob("*.md"), *ROOT.glob("docs/*.md"))}
 SMALL = {
     "steps(50)": "steps(1)",
     "prompts=8": "prompts=2",
@@ -42,7 +41,7 @@ def exists(path: str) -> bool:
 
 
 def test_the_code_runs() -> None:
-    (source,) = blocks(README, "python")
+    source = "".join(blocks(README, "python"))
     for said, small in SMALL.items():
         assert source.count(said) == 1, f"{said!r} is what a test makes small"
         source = source.replace(said, small)
@@ -53,6 +52,13 @@ def test_the_code_runs() -> None:
     assert run.next_index == 1
     assert run.policy.version == 1
     assert run.trace.steps() == [0]
+
+
+def test_the_planner_page_runs() -> None:
+    names: dict[str, object] = {}
+    for source in blocks(PAGES["docs/planner.md"], "python"):
+        exec(compile(source, "docs/planner.md", "exec"), names)
+    assert isinstance(names["made"], Plan)
 
 
 def test_the_refusal_that_is_quoted_is_what_a_timetable_says() -> None:

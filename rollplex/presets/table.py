@@ -99,7 +99,13 @@ def simulate_all(
     serial = schedules["Serial"]["step_s"]
     for row in (*schedules.values(), *presets.values()):
         row["ratio_to_serial"] = serial / row["step_s"]
+    work = case.workload
+    print(
+        f"Simulated, not measured: {model}, {nodes * 8} x {device}, {work.prompts} prompts x {work.group} responses, median "
+        f"{work.prompt_tokens:.0f} + {work.response_tokens:.0f} tokens\n"
+    )
     _print("schedule", schedules)
+    print()
     _print("system", presets)
     return {
         "kind": "predicted",
