@@ -148,9 +148,9 @@ nav{display:flex;flex-wrap:wrap;gap:.25rem 1.25rem;font-size:.95rem}
 a{color:var(--link);text-decoration:none}a:hover{text-decoration:underline}
 section{background:var(--card);border:1px solid var(--rule);border-radius:10px;padding:1.5rem;margin-top:1.5rem}
 .shown+.shown{margin-top:1.5rem}.scroll{overflow-x:auto}
-table.results{border-collapse:collapse;width:100%;font-size:.95rem}
-table.results th{font-weight:600;color:var(--soft);text-align:left;padding:.3rem 1.25rem .3rem 0;border-bottom:2px solid var(--rule)}
-table.results td{padding:.4rem 1.25rem .4rem 0;border-bottom:1px solid var(--rule)}
+table.results{border-collapse:collapse;width:100%;font-size:.9rem}
+table.results th{font-weight:600;color:var(--soft);text-align:left;padding:.3rem .9rem .3rem 0;border-bottom:2px solid var(--rule)}
+table.results td{padding:.4rem .9rem .4rem 0;border-bottom:1px solid var(--rule)}
 table.results tr:last-child td{border-bottom:0}
 table.results .number{text-align:right;font-variant-numeric:tabular-nums}
 .shown>svg{fill:var(--soft)}

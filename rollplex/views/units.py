@@ -51,15 +51,17 @@ def size_unit(num_bytes: float) -> tuple[str, float]:
 
 
 def digits(value: float) -> str:
-    """Three significant digits, never in exponent form.
+    """Three significant digits; in exponent form below a ten-thousandth, where zeros would have to be counted.
 
-    >>> digits(1234.5), digits(0.98765), digits(7.0), digits(float("nan"))
-    ('1234', '0.988', '7', '–')
+    >>> digits(1234.5), digits(0.98765), digits(7.0), digits(0.0001), digits(2.785e-07), digits(float("nan"))
+    ('1234', '0.988', '7', '0.0001', '2.79e-07', '–')
     """
     if not math.isfinite(value):
         return "–"
     if value == 0:
         return "0"
+    if abs(value) < 1e-4:
+        return f"{value:.2e}"
     places = max(0, 2 - math.floor(math.log10(abs(value))))
     text = f"{value:.{places}f}"
     return text.rstrip("0").rstrip(".") if "." in text else text
