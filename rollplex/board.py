@@ -21,6 +21,7 @@ class Board:
 
     def __init__(self, step: Step) -> None:
         self.step = step
+        self.index = step.index
         self._feeds: dict[str, Feed[Any]] = {}
         self._lock = threading.Lock()
 
@@ -32,10 +33,13 @@ class Board:
 
     def inputs(self, slot: Slot) -> dict[str, Any]:
         """The values of the fields that a slot takes, or their feeds."""
-        return {
-            field: self._feeds[field] if field in slot.streams and field in self._feeds else getattr(self.step, field)
-            for field in slot.takes
-        }
+        with self._lock:
+            return {
+                field: self._feeds[field]
+                if field in slot.streams and field in self._feeds
+                else getattr(self.step, field)
+                for field in slot.takes
+            }
 
     def part(self, slot: Slot, ready: Ready[Any]) -> None:
         """Pass a finished part on to whoever streams it."""

@@ -41,6 +41,9 @@ class PrefixOutput:
         return (*self.keys, *self.values, self.last_hidden)
 
 
+LOGPROBS = "prefix.logprobs"
+"""Name in ledgers of what a prefix gives of the log-probabilities, whichever model's."""
+
 Forward = Callable[[], Generator[str, None, PrefixOutput]]
 """Runs the prefix of a microbatch in ticks."""
 
@@ -87,18 +90,23 @@ class Boundary:
     """Way back into the prefix; None for a frozen model."""
     gradients: tuple[torch.Tensor, ...] = field(default=())
     """Accumulators in the order of ``output.tensors``, float32 or wider; empty for a frozen model."""
-    charge: Charge | None = None
+    charges: tuple[Charge, ...] = ()
     """What it counts against a device's budget, for as long as it lives."""
 
-    def charged(self, arena: Arena, owner: str) -> Boundary:
-        """Itself, counted by an arena together with its accumulators."""
-        sums = sum(gradient.nbytes for gradient in self.gradients)
-        return replace(self, charge=arena.charge(owner, self.nbytes + sums))
+    def charged(self, arena: Arena, owner: str, logprobs_owner: str) -> Boundary:
+        """Itself, counted by an arena together with its accumulators; last hidden states may be another owner's."""
+        rest = self.nbytes + sum(gradient.nbytes for gradient in self.gradients) - self.logprobs_bytes
+        return replace(self, charges=(arena.charge(owner, rest), arena.charge(logprobs_owner, self.logprobs_bytes)))
 
     @property
     def nbytes(self) -> int:
         """Bytes of keys, values and last hidden states."""
         return sum(t.nbytes for t in self.output.tensors)
+
+    @property
+    def logprobs_bytes(self) -> int:
+        """Bytes of the last hidden states, of which first log-probabilities are made, with their accumulator."""
+        return self.output.last_hidden.nbytes + sum(sums.nbytes for sums in self.gradients[-1:])
 
     def last_hidden(self, index: torch.Tensor) -> torch.Tensor:
         """Rows ``index [B]`` (each response's prompt) of the last hidden states; gradients go to the accumulators."""
@@ -175,14 +183,16 @@ class PrefixState:
         return sum(boundary.nbytes for boundary in self.boundaries)
 
     def memory(self, field: str) -> dict[str, int]:
-        """Bytes by owner, for the trace: boundary keys and values, their gradient sums, and the saved graph.
+        """Bytes by owner, for the trace: boundary keys and values, their gradient sums, what the first log-probabilities
+        are made of, and the saved graph.
 
         What an arena counts is left to it.
         """
-        uncounted = [boundary for boundary in self.boundaries if boundary.charge is None]
+        uncounted = [boundary for boundary in self.boundaries if not boundary.charges]
         parts = {
-            f"{field}.boundary": sum(boundary.nbytes for boundary in uncounted),
-            f"{field}.gradients": sum(g.nbytes for b in uncounted for g in b.gradients),
+            f"{field}.boundary": sum(b.nbytes - b.output.last_hidden.nbytes for b in uncounted),
+            f"{field}.gradients": sum(g.nbytes for b in uncounted for g in b.gradients[:-1]),
+            f"{field}.logprobs": sum(boundary.logprobs_bytes for boundary in uncounted),
             f"{field}.tape": sum(b.tape.nbytes for b in self.boundaries if b.tape is not None),
         }
         return {name: num for name, num in parts.items() if num}

@@ -23,6 +23,7 @@ from rollplex.interrupts import held_back
 from rollplex.memory.memory import Memory
 from rollplex.recorder import Recorder
 from rollplex.schedule import Slot, Stage, Timetable
+from rollplex.trace import ADMIT
 
 ExecutorName = Literal["interleave", "threads"]
 
@@ -51,8 +52,9 @@ def execute(
             try:
                 run_stage(lanes)
             finally:
-                for lane in lanes:
-                    lane.close()
+                with held_back():
+                    for lane in lanes:
+                        lane.close()
     finally:
         if memory is not None:
             memory.rest()
@@ -88,6 +90,10 @@ class Lane:
     def advance(self) -> bool:
         """Run one tick of the first slot; False if it is waiting for another lane."""
         slot = self.slots[0]
+        with held_back() if slot.phase.unbroken else nullcontext():
+            return self._advance(slot)
+
+    def _advance(self, slot: Slot) -> bool:
         with self.recorder.lane(self.name):
             if slot.streams:
                 self.recorder.wait(self.name, list(self.stage.lanes()))
@@ -105,7 +111,7 @@ class Lane:
                 return True
             except Exception as error:
                 error.add_note(
-                    f"(in phase {slot.phase.name!r} of step {self.board.step.index}; what was finished "
+                    f"(in phase {slot.phase.name!r} of step {self.board.index}; what was finished "
                     "before is in run.last)"
                 )
                 raise
@@ -114,15 +120,18 @@ class Lane:
             return False
         if isinstance(tick, Ready):
             self.board.part(slot, tick)
-        self.recorder.tick(self.board.step, self.stage, slot, tick.label if isinstance(tick, Ready) else tick, start)
+        self._tick(slot, tick.label if isinstance(tick, Ready) else tick, start)
         if self.memory is not None:
-            self.recorder.sample(self.board.step)
+            self._sample()
         return True
 
     def _admit(self, slot: Slot) -> None:
+        """What the phase uses comes, in a tick of its own: another lane's may begin meanwhile."""
         if self.memory is not None:
+            start = self.recorder.mark(self.name)
             self.memory.begin(slot.phase.name)
-            self.recorder.sample(self.board.step)
+            self._sample()
+            self._tick(slot, ADMIT, start)
 
     def _check_autograd(self, slot: Slot) -> None:
         """Autograd's mode belongs to the thread, so a phase that leaves it off would leave it off for everyone."""
@@ -134,20 +143,33 @@ class Lane:
             )
 
     def _finish(self, slot: Slot, value: Any, start: Any) -> None:
-        self.recorder.tick(self.board.step, self.stage, slot, "end", start)
         self.board.fill(slot, value)
         if self.memory is not None:
             self.board.spend(self.memory.spends(slot.phase.name))
             self.memory.end(slot.phase.name)
-        self.recorder.sample(self.board.step)
+        self._sample()
+        self._tick(slot, "end", start)  # after what leaves has left: it is in use until its phase has ended
         self.generator = None
         self.slots.pop(0)
 
+    def _tick(self, slot: Slot, label: str, start: Any) -> None:
+        self.recorder.tick(self.board.index, self.stage, slot, label, start)
+
+    def _sample(self) -> None:
+        with self.recorder.lock:  # also over the end of this look, which holds the step that another lane may spend
+            self.recorder.sample(self.board.step)
+
     def close(self) -> None:
-        """Stop a phase that is under way: it releases what it holds."""
-        if self.generator is not None:
-            self.generator.close()
+        """Stop a phase that is under way: it releases what it holds; or it ends whole, and then it has finished."""
+        if self.generator is None:
+            return
+        start = self.recorder.mark(self.name)
+        try:
+            self.generator.throw(GeneratorExit)
+        except GeneratorExit:
             self.generator = None
+        except StopIteration as stop:
+            self._finish(self.slots[0], stop.value, start)
 
 
 def interleave(lanes: list[Lane]) -> None:

@@ -10,6 +10,7 @@ import time
 from collections.abc import Generator, Sequence
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, replace
+from threading import RLock
 from typing import Any
 
 import torch
@@ -31,6 +32,8 @@ class Recorder:
         self.trace = trace
         self.phases = tuple(phases)
         self.use(arena)
+        self.lock = RLock()
+        """Held from a look at who owns what until it is written down, so that looks follow one another."""
         self.cuda = device.type == "cuda"
         self.device = device
         self._origin = time.perf_counter()
@@ -81,9 +84,9 @@ class Recorder:
         event.record(self._stream(lane))
         return event
 
-    def tick(self, step: Step, stage: Stage, slot: Slot, label: str, start: Any) -> None:
-        """A tick of a slot ends now."""
-        pending = _Pending(step.index, stage.name, slot.lane, slot.phase.name, label, start, self.mark(slot.lane))
+    def tick(self, index: int, stage: Stage, slot: Slot, label: str, start: Any) -> None:
+        """A tick of a slot ends now, in the step of this index."""
+        pending = _Pending(index, stage.name, slot.lane, slot.phase.name, label, start, self.mark(slot.lane))
         if self.cuda:
             self._pending.append(pending)
         else:
@@ -94,12 +97,13 @@ class Recorder:
 
         Where an arena was fuller in the meantime than it is now, that moment has a sample of its own before this one.
         """
-        owners = self.owners(step)
-        if self.arena is not None:
-            fullest = self.arena.fullest()
-            if sum(fullest.values()) > sum(owners.arena.values()):
-                self._append(step, replace(owners, arena=fullest))
-        self._append(step, owners)
+        with self.lock:
+            owners = self.owners(step)
+            if self.arena is not None:
+                fullest = self.arena.fullest()
+                if sum(fullest.values()) > sum(owners.arena.values()):
+                    self._append(step, replace(owners, arena=fullest))
+            self._append(step, owners)
 
     def _append(self, step: Step, owners: Owners) -> None:
         if owners == self._last:

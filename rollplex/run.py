@@ -11,6 +11,7 @@ from rollplex.board import Board
 from rollplex.costs.measured import draw_of
 from rollplex.costs.workload import Draw
 from rollplex.execute import EXECUTORS, ExecutorName, execute
+from rollplex.interrupts import held_back
 from rollplex.machine import device_name
 from rollplex.memory.arena import OutOfDeviceMemory
 from rollplex.memory.memory import Memory
@@ -91,11 +92,12 @@ class Run:
         return Steps(run=self, num=num, iterable=self._steps(num))
 
     def step(self) -> Step:
-        """Make the next step."""
-        board = Board(self._begin())
+        """Make the next step; one that is broken off is made again, unless its update was under way: then that is ended."""
+        board, done = Board(self._begin()), False
         self.last = None  # what a broken-off attempt finished would lie beside what is now made again
         try:
             execute(self.timetable(), board, self.recorder, self.executor, self.memory)
+            done = True
         except BaseException as error:
             # A notebook keeps the traceback of the last error, or interrupt, and with its frames all that the step had
             # on the device: within a budget there would be no room to go on.
@@ -103,10 +105,12 @@ class Run:
                 traceback.clear_frames(error.__traceback__)
             raise
         finally:
-            self.last = board.step
-            del board  # which this frame would keep
-        self.next_index += 1
-        self._draws.append(draw_of(self.last))
+            with held_back():
+                self.last = board.step
+                del board  # which this frame would keep
+                if done or self.policy.version != self.last.version:  # weights that have learned from it do so once
+                    self.next_index += 1
+                    self._draws.append(draw_of(self.last))
         return self.last
 
     def use(self, memory: Memory | None) -> None:

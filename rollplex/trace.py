@@ -17,6 +17,9 @@ if TYPE_CHECKING:
 
     from rollplex.memory.lifetime import Lifetimes
 
+ADMIT = "admit"
+"""Label of a phase's first tick where there is a budget: what it uses comes to the device, and nothing is used yet."""
+
 
 @dataclass(frozen=True, slots=True)
 class Tick:

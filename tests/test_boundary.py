@@ -120,12 +120,12 @@ def test_outputs_without_a_graph_are_left_out() -> None:
 
 
 def test_memory_says_what_is_held_and_by_whom() -> None:
-    """Boundary, sums and graph apart; a frozen model has the first alone."""
+    """Boundary, sums, what first log-probabilities are made of, and graph apart; a frozen model has no sums and graph."""
     tape = tape_of(torch.ones(1, requires_grad=True), [], kept=True)
     state = PrefixState(
         boundaries=(boundary(tape=tape), boundary(tape=tape)), version=0, prompts=PromptBatch(prompts=())
     )
-    num = 2 * (4 * 3 * 2 * 5 * 4 + 3 * 6) * 8
-    assert state.memory("p") == {"p.boundary": num, "p.gradients": num, "p.tape": 24}
+    num, hidden = 2 * 4 * 3 * 2 * 5 * 4 * 8, 2 * 3 * 6 * 8
+    assert state.memory("p") == {"p.boundary": num, "p.gradients": num, "p.logprobs": 2 * hidden, "p.tape": 24}
     frozen = PrefixState(boundaries=(boundary(attached=False),), version=0, prompts=PromptBatch(prompts=()))
-    assert frozen.memory("r") == {"r.boundary": num // 2}
+    assert frozen.memory("r") == {"r.boundary": num // 2, "r.logprobs": hidden // 2}

@@ -143,6 +143,30 @@ def test_whatever_stops_a_stage_closes_the_other_phases(executor: ExecutorName, 
     assert events == ["released"]
 
 
+@both
+def test_a_phase_that_ends_whole_when_it_is_stopped_has_finished(executor: ExecutorName) -> None:
+    """Its value is on the board, and the error is still the error."""
+    started = threading.Event()
+
+    def whole(**_: Any) -> Generator[Tick, None, Any]:
+        try:
+            while True:
+                started.set()
+                yield "more"
+        except GeneratorExit:
+            return Value("whole")
+
+    def stopping(**_: Any) -> Generator[Tick, None, Any]:
+        yield "wait" if started.wait(5) else "late"
+        raise ValueError("x")
+
+    on = board()
+    slots = [slot(Fake("rollout", whole), "a"), slot(Fake("rewards", stopping), "b")]
+    with pytest.raises(ValueError, match="x"):
+        run(table(slots), executor, on)
+    assert (on.step.rollout, on.step.rewards) == (Value("whole"), None)
+
+
 def test_threads_run_lanes_at_the_same_time() -> None:
     """Two lanes can meet inside their ticks, which no single thread could bring about."""
     meeting = threading.Barrier(2, timeout=5)

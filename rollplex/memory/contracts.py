@@ -20,8 +20,9 @@ STAGES: tuple[Stage, ...] = ("P1", "P2", "P3")
 Category = Literal["permanent", "snapshot", "boundary", "phase-local"]
 """May move but never be dropped; made again from permanent state; pinned until its suffix; gone with its phase."""
 
-Autograd = Literal["none", "attached", "detached", "leaf"]
-"""No duty; the loss reaches through it; cut off on purpose; where gradients gather."""
+Autograd = Literal["none", "attached", "detached", "by role", "leaf"]
+"""No duty; the loss reaches through it; cut off on purpose; the actor's attached and the reference's detached; where
+gradients gather."""
 
 Extent = Literal["whole", "chunks", "a layer"]
 """How much of an object is on the device at once."""
@@ -41,7 +42,7 @@ class Contract:
     """What a person calls it."""
     owner: str
     """Name in ledgers and memory samples."""
-    producer: Phase
+    producers: tuple[Phase, ...]
     """Who makes it."""
     consumers: tuple[Phase, ...]
     """Who reads it."""
@@ -70,7 +71,7 @@ CONTRACTS: tuple[Contract, ...] = (
     Contract(
         name="rollout KV",
         owner="engine.kv",
-        producer="Decode",
+        producers=("Decode",),
         consumers=("Decode",),
         category="phase-local",
         autograd="none",
@@ -83,7 +84,7 @@ CONTRACTS: tuple[Contract, ...] = (
     Contract(
         name="actor boundary KV",
         owner="policy.boundary",
-        producer="Prefix(policy)",
+        producers=("Prefix(policy)",),
         consumers=("Suffix",),
         category="boundary",
         autograd="attached",
@@ -96,7 +97,7 @@ CONTRACTS: tuple[Contract, ...] = (
     Contract(
         name="reference boundary KV",
         owner="reference.boundary",
-        producer="Prefix(reference)",
+        producers=("Prefix(reference)",),
         consumers=("Suffix",),
         category="boundary",
         autograd="detached",
@@ -109,7 +110,7 @@ CONTRACTS: tuple[Contract, ...] = (
     Contract(
         name="reference weights",
         owner="reference.weights",
-        producer="frozen",
+        producers=("frozen",),
         consumers=("Prefix(reference)", "Suffix"),
         category="permanent",
         autograd="none",
@@ -121,19 +122,20 @@ CONTRACTS: tuple[Contract, ...] = (
     Contract(
         name="prefix log-probabilities",
         owner="prefix.logprobs",
-        producer="Prefix(policy)",
+        producers=("Prefix(policy)", "Prefix(reference)"),
         consumers=("Suffix",),
         category="boundary",
-        autograd="attached",
+        autograd="by role",
         device={"P1": "whole", "P2": "whole"},
-        away=("host",),
+        away=("freed", "host"),
         peaks=(),
-        residency="small; on the device or the host, attached for the actor and detached for the reference",
+        residency="small; until its suffix; here the hidden states that first log-probabilities are made of",
+        parts=("policy_prefix.logprobs", "reference_prefix.logprobs"),
     ),
     Contract(
         name="prefix activations",
         owner="policy.tape",
-        producer="Prefix(policy)",
+        producers=("Prefix(policy)",),
         consumers=("Suffix",),
         category="phase-local",
         autograd="attached",
@@ -146,7 +148,7 @@ CONTRACTS: tuple[Contract, ...] = (
     Contract(
         name="suffix activations",
         owner="suffix.activations",
-        producer="Suffix",
+        producers=("Suffix",),
         consumers=("Suffix",),
         category="phase-local",
         autograd="attached",
@@ -158,7 +160,7 @@ CONTRACTS: tuple[Contract, ...] = (
     Contract(
         name="gradients",
         owner="policy.gradients",
-        producer="Suffix",
+        producers=("Suffix",),
         consumers=("Update",),
         category="phase-local",
         autograd="leaf",
@@ -171,7 +173,7 @@ CONTRACTS: tuple[Contract, ...] = (
     Contract(
         name="actor weights",
         owner="policy.weights",
-        producer="Update",
+        producers=("Update",),
         consumers=("Decode", "Prefix(policy)", "Suffix"),
         category="snapshot",
         autograd="leaf",
@@ -184,7 +186,7 @@ CONTRACTS: tuple[Contract, ...] = (
     Contract(
         name="master weights and Adam moments",
         owner="policy.optimizer",
-        producer="Update",
+        producers=("Update",),
         consumers=("Update",),
         category="permanent",
         autograd="none",

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from rollplex.memory.contracts import CONTRACTS, Contract, Phase, Stage
-from rollplex.trace import MemorySample, Tick, Trace
+from rollplex.trace import ADMIT, MemorySample, Tick, Trace
 
 Kind = Literal["early", "late", "absent"]
 """There before its first use; there after its last; not there while it was used."""
@@ -135,7 +135,7 @@ def _violations(contract: Contract, ticks: Sequence[Tick], held: Sequence[Mappin
         use: Tick | None = None
         if around is not None:
             last = around[1]
-            if not nbytes and tick.phase in needed:
+            if not nbytes and tick.phase in needed and tick.label != ADMIT:
                 kind = "absent"
         elif not nbytes:
             last = None
@@ -149,7 +149,7 @@ def _violations(contract: Contract, ticks: Sequence[Tick], held: Sequence[Mappin
 
 def _uses(contract: Contract, ticks: Sequence[Tick]) -> list[tuple[Tick, Tick]]:
     """In every step, the tick that begins first and the tick that ends last of the phases that make or read it."""
-    phases = {phase.lower() for phase in (contract.producer, *contract.consumers)}
+    phases = {phase.lower() for phase in (*contract.producers, *contract.consumers)}
     by_step: dict[int, list[Tick]] = {}
     for tick in ticks:
         if tick.phase in phases:
@@ -164,7 +164,7 @@ def _within(tick: Tick, first: Tick, last: Tick) -> bool:
 
 def _whole_for(contract: Contract, phase: Phase) -> bool:
     """Whether a reader must find all of it when a tick begins; what it makes itself comes in the course of it."""
-    return phase != contract.producer and contract.device.get(_STAGES[phase]) == "whole"
+    return phase not in contract.producers and contract.device.get(_STAGES[phase]) == "whole"
 
 
 def _held(ticks: Sequence[Tick], samples: Sequence[MemorySample]) -> list[Mapping[str, int]]:

@@ -185,7 +185,7 @@ class Memory:
     @contextmanager
     def charging(self, phase: str) -> Generator[None]:
         """Count what autograd saves inside, where the contracts give a phase activations of its own."""
-        own = [c for c in _of(phase) if c.consumers == (c.producer,) and c.autograd == "attached"]
+        own = [c for c in _of(phase) if c.consumers == c.producers and c.autograd == "attached"]
         if not own:
             yield
             return
@@ -213,9 +213,9 @@ class _Tenant:
 
 def _of(phase: str) -> list[Contract]:
     """Contracts that a phase makes or reads."""
-    return [c for c in CONTRACTS if phase in {name.lower() for name in (c.producer, *c.consumers)}]
+    return [c for c in CONTRACTS if phase in {name.lower() for name in (*c.producers, *c.consumers)}]
 
 
 def _over(contract: Contract, phase: str) -> bool:
     """Whether an object may leave once this phase has ended: its last reader, or what can be read again at any time."""
-    return contract.producer == "frozen" or contract.consumers[-1].lower() == phase
+    return "frozen" in contract.producers or contract.consumers[-1].lower() == phase

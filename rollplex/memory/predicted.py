@@ -12,6 +12,7 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping, Sequence
 from mmap import PAGESIZE
 
+from rollplex.boundary import LOGPROBS
 from rollplex.memory.contracts import CONTRACTS, STAGES, Stage
 from rollplex.memory.managed import Peak
 from rollplex.memory.memory import ALIGNMENT
@@ -73,6 +74,8 @@ def _sizes(phases: Sequence[Phase], prompts: PromptBatch) -> dict[str, int]:
                 sizes["policy.tape"] = vision_activations(model, prompts, phase) if phase.tape == "offload" else 0
             per_value = model.dtype.itemsize + (model.wide.itemsize if attached else 0)
             sizes[f"{name}.boundary"] = boundary_values(model, prompts, phase.microbatch_tokens) * per_value
+            hidden = len(prompts) * model.text.hidden_size * per_value
+            sizes[LOGPROBS] = sizes.get(LOGPROBS, 0) + hidden
         elif isinstance(phase, Decode):
             sizes["engine.kv"] = _rollout(phases, phase, prompts)
             if not phase.engine.weights.overlaps(_policy(phases).weights):
@@ -92,12 +95,12 @@ def _sizes(phases: Sequence[Phase], prompts: PromptBatch) -> dict[str, int]:
 
 
 def boundary_values(model: Model, prompts: PromptBatch, microbatch_tokens: int) -> int:
-    """Keys, values and last hidden states of all prompts, padded as their microbatches are."""
+    """Keys and values of all prompts, padded as their microbatches are."""
     layer, num = model.text.layers[0], len(model.text.layers)
     total = 0
     for indices in prompts.microbatches(microbatch_tokens):
         longest = max(prompts[i].length for i in indices)
-        total += len(indices) * (2 * num * layer.num_kv_heads * layer.head_dim * longest + model.text.hidden_size)
+        total += len(indices) * 2 * num * layer.num_kv_heads * layer.head_dim * longest
     return total
 
 
@@ -142,7 +145,8 @@ def _rollout(phases: Sequence[Phase], decode: Decode, prompts: PromptBatch) -> i
     layer = model.text.layers[0]
     rows = decode.group * len(prompts)
     cache = 2 * len(model.text.layers) * rows * layer.num_kv_heads * layer.head_dim * decode.max_new_tokens
-    return _pages(cache * model.dtype.itemsize) + boundary_values(model, prompts, 8192) * model.dtype.itemsize
+    prefilled = boundary_values(model, prompts, 8192) + len(prompts) * model.text.hidden_size
+    return _pages(cache * model.dtype.itemsize) + prefilled * model.dtype.itemsize
 
 
 def _policy(phases: Sequence[Phase]) -> Policy:

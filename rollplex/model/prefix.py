@@ -38,10 +38,12 @@ def boundaries(
     keeping: Keeping | None = None,
     arena: Arena | None = None,
     owner: str = "policy.boundary",
+    logprobs_owner: str | None = None,
 ) -> Generator[str, None, tuple[Boundary, ...]]:
     """Run the prefix of every prompt, prompts of like length together.
 
-    ``keeping`` is where saved tensors wait; ``arena`` counts the boundaries, as ``owner``'s.
+    ``keeping`` is where saved tensors wait; ``arena`` counts the boundaries, as ``owner``'s, and what first
+    log-probabilities are made of as ``logprobs_owner``'s, if that is another.
     """
     made = []
     for indices in prompts.microbatches(microbatch_tokens):
@@ -54,7 +56,7 @@ def boundaries(
             output = yield from prefix_forward(model, batch, attached=False)
             way_back = Tape(again) if attached else None
         boundary = _boundary(model, batch, indices, output, way_back)
-        made.append(boundary if arena is None else boundary.charged(arena, owner))
+        made.append(boundary if arena is None else boundary.charged(arena, owner, logprobs_owner or owner))
     return tuple(made)
 
 

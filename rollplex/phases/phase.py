@@ -28,6 +28,8 @@ class Phase(ABC):
 
     memory: Memory | None = None
     """The device with a budget that it runs in, if any."""
+    unbroken: bool = False
+    """Whether an interrupt waits for the end of its ticks, because half of one would leave what is of no use."""
 
     @property
     @abstractmethod

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Generator
 from typing import final, get_args
 
-from rollplex.boundary import PrefixState
+from rollplex.boundary import LOGPROBS, PrefixState
 from rollplex.memory.memory import Memory
 from rollplex.memory.pool import HostPool
 from rollplex.model.prefix import TapePolicy, boundaries
@@ -76,6 +76,7 @@ class Prefix(Phase):
             keeping=self._keeping(),
             arena=None if memory is None else memory.arena,
             owner="policy.boundary" if isinstance(self.owner, Policy) else "reference.boundary",
+            logprobs_owner=LOGPROBS,
         )
         return PrefixState(boundaries=made, version=version, prompts=prompts)
 

@@ -29,6 +29,8 @@ class Update(Phase):
     StreamedAdamW(lr 0.0001, 20 chunks, norm limit 1)
     """
 
+    unbroken = True
+
     def __init__(
         self,
         policy: Policy,
@@ -94,6 +96,8 @@ class Update(Phase):
         yield from self.optimizer.prepare()
         try:
             yield from self.optimizer.commit(suffix.step, norm)
+        except GeneratorExit:  # between two ticks: the optimizer has gone on to its end, which the value tells
+            pass
         finally:  # whatever happened, these are not the weights of the version before
             self.policy.version += 1
         recipe = self.optimizer.recipe

@@ -8,7 +8,7 @@ from dataclasses import replace
 import pytest
 
 from rollplex.memory.lifetime import ResidencyError, lifetimes
-from rollplex.trace import MemorySample, Tick, Trace
+from rollplex.trace import ADMIT, MemorySample, Tick, Trace
 
 PHASES = (
     ("P1", "prefix(reference)", 1),
@@ -23,10 +23,16 @@ PHASES = (
 WEIGHTS = {"policy.weights": 8}
 HELD: dict[str, dict[str, int]] = {
     "prefix(reference)": {"reference.weights": 4},
-    "prefix(policy)": {"reference.boundary": 1},
-    "decode": {"reference.boundary": 1, "policy.boundary": 1, "engine.kv": 3},
-    "reward": {"reference.boundary": 1, "policy.boundary": 1},
-    "suffix": {"reference.boundary": 1, "policy.boundary": 1, "reference.weights": 4, "policy.gradients": 2},
+    "prefix(policy)": {"reference.boundary": 1, "prefix.logprobs": 1},
+    "decode": {"reference.boundary": 1, "policy.boundary": 1, "prefix.logprobs": 2, "engine.kv": 3},
+    "reward": {"reference.boundary": 1, "policy.boundary": 1, "prefix.logprobs": 2},
+    "suffix": {
+        "reference.boundary": 1,
+        "policy.boundary": 1,
+        "prefix.logprobs": 2,
+        "reference.weights": 4,
+        "policy.gradients": 2,
+    },
     "update": {"policy.gradients": 1, "policy.optimizer": 2},
 }
 """Phase -> who is on the device while it runs, besides the weights, when every contract is kept."""
@@ -50,14 +56,14 @@ def test_a_step_that_keeps_its_contracts_is_proven() -> None:
     found = trace(0, 1).check_residency()
     assert not found.violations
     assert set(found.proven) == {
-        "rollout KV", "actor boundary KV", "reference boundary KV", "reference weights", "gradients", "actor weights",
-        "master weights and Adam moments",
+        "rollout KV", "actor boundary KV", "reference boundary KV", "reference weights", "prefix log-probabilities",
+        "gradients", "actor weights", "master weights and Adam moments",
     }  # fmt: skip
     assert set(found.proven.values()) == {20}
 
 
 def test_what_no_sample_names_is_not_proven() -> None:
-    assert set(lifetimes(trace(0)).unseen) == {"prefix log-probabilities", "prefix activations", "suffix activations"}
+    assert set(lifetimes(trace(0)).unseen) == {"prefix activations", "suffix activations"}
 
 
 @pytest.mark.parametrize(
@@ -67,6 +73,8 @@ def test_what_no_sample_names_is_not_proven() -> None:
         ("update", {"policy.boundary": 1}, "late", "actor boundary KV", "tick 0"),
         ("decode", {"policy.optimizer": 9}, "early", "master weights and Adam moments", "tick 0"),
         ("decode", {"policy.gradients": 2}, "early", "gradients", "tick 0"),
+        ("update", {"prefix.logprobs": 2}, "late", "prefix log-probabilities", "tick 0"),
+        ("suffix", {"prefix.logprobs": 0}, "absent", "prefix log-probabilities", "tick 0"),
         ("suffix", {"policy.boundary": 0}, "absent", "actor boundary KV", "tick 0"),
         ("suffix", {"reference.weights": 0}, "absent", "reference weights", "tick 0"),
         ("decode", {"policy.weights": 0}, "absent", "actor weights", "tick 0"),
@@ -79,6 +87,22 @@ def test_the_first_wrong_tick_is_named(
     assert first is not None
     assert (first.kind, first.contract.name, first.tick.phase, first.tick.label) == (kind, name, phase, label)
     assert (first.nbytes == 0) == (kind == "absent")
+
+
+def test_what_comes_in_a_phases_first_tick_is_not_absent_in_it() -> None:
+    """In the one in which it is admitted; in any other it is."""
+    made = trace(0)
+    place = next(i for i, tick in enumerate(made.ticks) if tick.phase == "suffix")
+    start = made.ticks[place].start_s
+    before = next(sample for sample in made.samples if sample.time_s == start)
+    less = {owner: num for owner, num in before.owners.items() if owner != "reference.weights"}
+    made.samples[made.samples.index(before)] = replace(before, owners=less)
+    made.samples.append(replace(before, time_s=start + 0.5))
+    first = lifetimes(made).first
+    assert first is not None
+    assert (first.kind, first.tick.label) == ("absent", "tick 0")
+    made.ticks[place] = replace(made.ticks[place], label=ADMIT)
+    assert not lifetimes(made).violations
 
 
 def test_the_error_names_step_object_tick_and_contract() -> None:

@@ -12,6 +12,7 @@ from tiny_policy import checksum, moved, phases, prompts, responses, task, tiny
 from rollplex.compare import compare
 from rollplex.losses import GRPO
 from rollplex.memory.arena import OutOfDeviceMemory
+from rollplex.memory.contracts import CONTRACTS
 from rollplex.memory.explanation import explain
 from rollplex.memory.memory import Memory
 from rollplex.phases.decode import Decode
@@ -86,7 +87,7 @@ def test_a_run_within_a_budget_ends_bit_for_bit_as_one_without(
     assert rests[0][0] == {"policy.weights": WEIGHTS}
     assert rests[0][2] == WEIGHTS
     assert [leaf.data_ptr() for leaf in policy.model.leaves.values()] == addresses
-    assert run.trace.check_residency().unseen == ("prefix log-probabilities",)
+    assert set(run.trace.check_residency().proven) == {contract.name for contract in CONTRACTS}
 
 
 def test_narrow_weights_end_as_without_a_budget() -> None:
@@ -129,7 +130,12 @@ def test_after_an_error_nothing_is_left_and_the_run_goes_on_with_another_memory(
     assert caught.value.__traceback__ is not None
     assert run.last is not None
     assert {"rollout", "rewards", "policy_prefix", "reference_prefix"} <= set(run.last.filled)
-    left = {"policy.boundary", "reference.boundary", "policy.tape"}  # the last by what is too small for a slot
+    left = {
+        "policy.boundary",
+        "reference.boundary",
+        "prefix.logprobs",
+        "policy.tape",
+    }  # the last by what is too small for a slot
     assert set(small.arena.owners()) == {"policy.weights", *left}
     assert torch.is_grad_enabled()
     large = roomy()
