@@ -1,5 +1,8 @@
 """The optimizer of the policy's fused weights: torch's AdamW, over float32 masters where the weights are narrower.
 
+Weights are what counts: where they were written by somebody else since the last step (`Policy.restore`, a checkpoint
+loaded into the module), masters follow them. Moments stay as they are, unless a saved state is restored too.
+
 Here are what every optimizer of a policy offers, the numbers that steer it, and the one whose state stays where the
 weights are. The one that streams its state: `rollplex.optim_streamed`.
 """
@@ -7,7 +10,7 @@ weights are. The one that streams its state: `rollplex.optim_streamed`.
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable, Generator, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -105,6 +108,19 @@ def gradient_norm(policy: Policy) -> float:
     """Global 2-norm of a policy's gradients."""
     gradients = policy.gradients.tensors
     return float(torch.linalg.vector_norm(torch.stack(torch._foreach_norm(list(gradients))).to(torch.float64)))
+
+
+@torch.no_grad()
+def follow(masters: Iterable[torch.Tensor], weights: Iterable[torch.Tensor]) -> None:
+    """Have masters follow weights that somebody else has written since; where nobody has, they keep their finer digits.
+
+    >>> master, weight = torch.tensor([1.001, 2.001]), torch.tensor([1.0, 4.0], dtype=torch.bfloat16)
+    >>> follow([master], [weight])
+    >>> master
+    tensor([1.0010, 4.0000])
+    """
+    for master, weight in zip(masters, weights, strict=True):
+        master.copy_(torch.where(master.to(weight.dtype) == weight, master, weight))
 
 
 def check_state(state: Mapping[str, Any], weights: Sequence[torch.Tensor], *, masters: bool) -> None:
@@ -208,11 +224,13 @@ class AdamW:
             torch._foreach_mul_(gradients, scale)
         for group in self._adam.param_groups:
             group["lr"] = self.learning_rate(index)
+        if narrow := self._narrow():
+            follow(*zip(*narrow, strict=True))
         for master, weight, gradient in zip(self._masters, self._policy.weights.tensors, gradients, strict=True):
             if master is not weight:
                 master.grad = gradient.float()
         self._adam.step()
-        for master, weight in self._narrow():
+        for master, weight in narrow:
             weight.copy_(master)
             master.grad = None
 

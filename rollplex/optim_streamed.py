@@ -19,7 +19,7 @@ from rollplex.host_state import HostState
 from rollplex.interrupts import held_back
 from rollplex.memory.memory import Memory
 from rollplex.memory.pool import HostPool
-from rollplex.optim import OWNER, Recipe, check_state, gradient_norm
+from rollplex.optim import OWNER, Recipe, check_state, follow, gradient_norm
 from rollplex.policy import Policy
 from rollplex.resource import Resource
 
@@ -175,6 +175,8 @@ class StreamedAdamW:
         if scale is not None:
             torch._foreach_mul_(gradients, scale)
         masters = [piece.within(rows[2]) for piece in pieces] if self._narrow else weights
+        if self._narrow:
+            follow(masters, weights)
         adamw(
             masters,
             [gradient.to(self._wide) for gradient in gradients],

@@ -12,6 +12,7 @@ from tiny_policy import moved, tiny
 from torch import nn
 
 from rollplex.optim import AdamW
+from rollplex.optim_streamed import StreamedAdamW
 from rollplex.policy import Policy
 
 
@@ -22,7 +23,7 @@ def fill_gradients(policy: Policy, index: int, scale: float = 1e-2) -> None:
         gradient.copy_(torch.randn(gradient.shape, generator=random) * scale)
 
 
-def steps(policy: Policy, optimizer: AdamW, *indices: int, scale: float = 1e-2) -> None:
+def steps(policy: Policy, optimizer: AdamW | StreamedAdamW, *indices: int, scale: float = 1e-2) -> None:
     for index in indices:
         fill_gradients(policy, index, scale)
         optimizer.step(index, optimizer.norm())
@@ -142,6 +143,55 @@ def test_a_state_from_before_the_first_step_is_restored() -> None:
     optimizer.load_state_dict(empty)
     steps(policy, optimizer, 0, 1)
     assert moved(policy, end) == 0
+
+
+KINDS = pytest.mark.parametrize("kind", [AdamW, StreamedAdamW])
+
+
+def written(policy: Policy, weights: dict[str, torch.Tensor]) -> None:
+    """Weights written by name into transformers' module, as a checkpoint is."""
+    with torch.no_grad():
+        for name, (leaf, rows) in policy.model.fused.places.items():
+            policy.model.module.get_parameter(name).copy_(weights[leaf][rows])
+
+
+@KINDS
+@pytest.mark.parametrize("put", [lambda p, w: p.restore(w, version=0), written], ids=["restore", "module"])
+def test_narrow_weights_that_were_replaced_are_what_the_next_step_begins_at(kind: Any, put: Any) -> None:
+    """With the moments as they are: bit for bit as from a state whose masters are those weights."""
+    policy, twin = tiny(torch.bfloat16), tiny(torch.bfloat16)
+    optimizer, other = kind(policy, lr=1e-2), AdamW(twin, lr=1e-2)
+    steps(policy, optimizer, 0, 1)
+    state = optimizer.state_dict()
+    others = {name: weight + 0.25 for name, weight in policy.snapshot().items()}
+    put(policy, others)
+    assert moved(policy, others) == 0
+    state["masters"] = [weight.float() for weight in others.values()]
+    twin.restore(others, version=0)
+    other.load_state_dict(state)
+    steps(policy, optimizer, 2)
+    steps(twin, other, 2)
+    assert 0 < moved(policy, others) < 0.05
+    assert moved(policy, twin.snapshot()) == 0
+
+
+@KINDS
+def test_masters_of_weights_that_nobody_wrote_keep_their_finer_digits(kind: Any) -> None:
+    """One weight was written by somebody else, and only its master follows."""
+    policy, twin = tiny(torch.bfloat16), tiny(torch.bfloat16)
+    ours, theirs = kind(policy, lr=1e-6), kind(twin, lr=1e-6)
+    steps(policy, ours, *[0] * 5)
+    steps(twin, theirs, *[0] * 5)
+    name, leaf = next(iter(policy.model.leaves.items()))
+    with torch.no_grad():
+        leaf.view(-1)[0] += 1
+    steps(policy, ours, *[0] * 5)
+    steps(twin, theirs, *[0] * 5)
+    for key, one, two in zip(
+        policy.model.leaves, ours.state_dict()["masters"], theirs.state_dict()["masters"], strict=True
+    ):
+        differ = (one != two).flatten().nonzero().flatten().tolist()
+        assert differ == ([0] if key == name else [])
 
 
 @pytest.mark.parametrize(
