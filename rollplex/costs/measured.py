@@ -21,7 +21,7 @@ from rollplex.costs.rates import Rates
 from rollplex.costs.work import Work, prefix_work, suffix_work
 from rollplex.costs.workload import Draw
 from rollplex.step import Step
-from rollplex.trace import Tick, Trace
+from rollplex.trace import ADMIT, Tick, Trace
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -193,6 +193,8 @@ def _inside(busy: dict[str, float]) -> float:
 
 
 def _kind(tick: Tick) -> str:
+    if tick.label == ADMIT:  # moving, not computing
+        return "beside"
     if tick.phase == "decode":
         return "decode" if tick.label.startswith(("token", "group")) or tick.label == "end" else "prefill"
     if tick.phase == "suffix" and not tick.label.endswith("responses"):
