@@ -1,7 +1,7 @@
 """Which responses a rollout decodes, and which of them are trained on: what cuts the tail of long responses.
 
 A selection turns a workload into the lengths of successive steps. Each says whether training stays on-policy, and
-whether long responses are as likely to be trained on as short ones.
+whether long responses are as likely to be trained on as short ones. Its ``period`` is the number of steps after which it repeats.
 
 Shapes: A prompts under way, G responses a prompt.
 """
@@ -11,7 +11,8 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import final
+from itertools import count
+from typing import ClassVar, final
 
 import numpy
 
@@ -23,24 +24,13 @@ from rollplex.costs.workload import Draw, Workload
 class Everything:
     """Every response is decoded to its end and trained on."""
 
-    @property
-    def name(self) -> str:
-        """``Everything``."""
-        return "Everything"
-
-    @property
-    def on_policy(self) -> bool:
-        """Yes."""
-        return True
-
-    @property
-    def period(self) -> int:
-        """One."""
-        return 1
+    name: ClassVar[str] = "Everything"
+    on_policy: ClassVar[bool] = True
+    period: ClassVar[int] = 1
 
     def draws(self, workload: Workload, seed: int = 0) -> Iterator[Draw]:
         """Lengths of step 0, 1, ..."""
-        for step in _counting():
+        for step in count():
             yield workload.draw(step, seed=seed)
 
 
@@ -55,20 +45,10 @@ class Partial:
     over: float = 1.25
     """Prompts under way, as a multiple of those trained on."""
 
-    @property
-    def name(self) -> str:
-        """``Partial``."""
-        return "Partial"
-
-    @property
-    def on_policy(self) -> bool:
-        """No: a resumed response has tokens of two or more weights."""
-        return False
-
-    @property
-    def period(self) -> int:
-        """One."""
-        return 1
+    name: ClassVar[str] = "Partial"
+    on_policy: ClassVar[bool] = False
+    """A resumed response has tokens of two or more weights."""
+    period: ClassVar[int] = 1
 
     def draws(self, workload: Workload, seed: int = 0) -> Iterator[Draw]:
         """Lengths of step 0, 1, ...; the first steps differ from the later ones, until the backlog is level."""
@@ -76,7 +56,7 @@ class Partial:
         prompts = numpy.zeros(0, dtype=numpy.int64)
         totals = numpy.zeros((0, workload.group), dtype=numpy.int64)
         done = totals.copy()
-        for step in _counting():
+        for step in count():
             fresh = workload.draw(step, seed=seed, prompts=active - len(prompts))
             prompts = numpy.concatenate([prompts, fresh.prompts])
             totals = numpy.concatenate([totals, fresh.responses])
@@ -99,24 +79,13 @@ class Oversample:
     over: float = 1.25
     """Prompts begun, as a multiple of those trained on."""
 
-    @property
-    def name(self) -> str:
-        """``Oversample``."""
-        return "Oversample"
-
-    @property
-    def on_policy(self) -> bool:
-        """Yes."""
-        return True
-
-    @property
-    def period(self) -> int:
-        """One."""
-        return 1
+    name: ClassVar[str] = "Oversample"
+    on_policy: ClassVar[bool] = True
+    period: ClassVar[int] = 1
 
     def draws(self, workload: Workload, seed: int = 0) -> Iterator[Draw]:
         """Lengths of step 0, 1, ..."""
-        for step in _counting():
+        for step in count():
             full = workload.draw(step, seed=seed, prompts=math.ceil(self.over * workload.prompts))
             chosen, cut = _first(full.responses, workload.prompts)
             decoded = numpy.minimum(full.responses, cut)
@@ -134,15 +103,9 @@ class TailBatch:
     over: float = 1.25
     """Prompts begun in a short round, as a multiple of those trained on."""
 
-    @property
-    def name(self) -> str:
-        """``TailBatch``."""
-        return "TailBatch"
-
-    @property
-    def on_policy(self) -> bool:
-        """Yes: what was set aside starts over from the new weights."""
-        return True
+    name: ClassVar[str] = "TailBatch"
+    on_policy: ClassVar[bool] = True
+    """What was set aside starts over from the new weights."""
 
     @property
     def period(self) -> int:
@@ -154,7 +117,7 @@ class TailBatch:
         aside_prompts = numpy.zeros(0, dtype=numpy.int64)
         aside = numpy.zeros((0, workload.group), dtype=numpy.int64)
         num = workload.prompts
-        for step in _counting():
+        for step in count():
             if len(aside) >= num:
                 prompts, lengths = aside_prompts[:num], aside[:num]
                 aside_prompts, aside = aside_prompts[num:], aside[num:]
@@ -176,24 +139,13 @@ class Replicate:
     On-policy and unbiased; every engine prefills the prompt for itself.
     """
 
-    @property
-    def name(self) -> str:
-        """``Replicate``."""
-        return "Replicate"
-
-    @property
-    def on_policy(self) -> bool:
-        """Yes."""
-        return True
-
-    @property
-    def period(self) -> int:
-        """One."""
-        return 1
+    name: ClassVar[str] = "Replicate"
+    on_policy: ClassVar[bool] = True
+    period: ClassVar[int] = 1
 
     def draws(self, workload: Workload, seed: int = 0) -> Iterator[Draw]:
         """Lengths of step 0, 1, ..."""
-        for step in _counting():
+        for step in count():
             full = workload.draw(step, seed=seed)
             prompts = numpy.repeat(full.prompts, workload.group)
             yield Draw(
@@ -207,13 +159,6 @@ class Replicate:
 
 
 AnySelection = Everything | Partial | Oversample | TailBatch | Replicate
-
-
-def _counting() -> Iterator[int]:
-    step = 0
-    while True:
-        yield step
-        step += 1
 
 
 def _first(remaining: numpy.ndarray, num: int) -> tuple[numpy.ndarray, int]:
