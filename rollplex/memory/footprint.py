@@ -16,6 +16,8 @@ from rollplex.sharing.descriptors import MegatronTrainer
 from rollplex.sharing.plan import rank_map, sharing_plan
 
 if TYPE_CHECKING:
+    import pandas
+    import plotly.graph_objects as go
     from transformers import PreTrainedConfig
 
 GIB = 2**30
@@ -123,6 +125,30 @@ class Footprint:
         """Size of an item, 0 if these assumptions have none."""
         return sum(row.gib for row in self.rows if row.item == item)
 
+    def frame(self) -> pandas.DataFrame:
+        """The rows as a table, indexed by role and item."""
+        import pandas
+
+        rows = [
+            {"role": r.role, "item": r.item, "GiB": r.gib, "paper": r.paper_gib, "how": r.derivation} for r in self.rows
+        ]
+        return pandas.DataFrame(rows).set_index(["role", "item"])
+
+    def figure(self) -> go.Figure:
+        """All at once beside the peaks of managed stages; see `rollplex.memory.managed`."""
+        from rollplex.views.footprint import footprint
+
+        return footprint(self)
+
+    def _repr_html_(self) -> str:
+        return self.frame().to_html(float_format="{:.1f}".format, na_rep="")
+
+    def __repr__(self) -> str:
+        return (
+            f"Footprint({self.model.name}, training TP {self.train_tp} over rollout TP {self.rollout_tp}: "
+            f"{self.total_gib:.1f} GiB at once)"
+        )
+
 
 def footprint(
     config: ModelShape | PreTrainedConfig | str,
@@ -134,7 +160,9 @@ def footprint(
     """The static table of a model: a name, a transformers config, or a shape.
 
     >>> table = footprint("Qwen2.5-VL-32B")
-    >>> round(table.total_gib)
+    >>> table
+    Footprint(Qwen2.5-VL-32B, training TP 8 over rollout TP 4: 167.9 GiB at once)
+    >>> round(table.frame()["GiB"].sum())
     168
     """
     model = shape(config) if isinstance(config, str) else config
