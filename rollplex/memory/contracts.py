@@ -156,6 +156,7 @@ CONTRACTS: tuple[Contract, ...] = (
         away=("freed",),
         peaks=("P2",),
         residency="on the device, checkpointed by layer",
+        parts=("suffix.workspace",),
     ),
     Contract(
         name="gradients",

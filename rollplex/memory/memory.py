@@ -193,6 +193,15 @@ class Memory:
         with SavedTensors(housed, keeping=Keeping(owner=own[0].owner, arena=self.arena)).counting():
             yield
 
+    @contextmanager
+    def reserved(self, owner: str, nbytes: int) -> Generator[None]:
+        """Room in the budget within a block, for what operations take of it while they run."""
+        charge = self.arena.charge(owner, nbytes)
+        try:
+            yield
+        finally:
+            charge.free()
+
     def _leave(self, owner: str) -> None:
         tenant = self._tenants.get(owner)
         if tenant is not None and not tenant.stays:

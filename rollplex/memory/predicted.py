@@ -1,10 +1,8 @@
 """Peaks of a run within a memory, from shapes and settings alone: what each object weighs, and the stages it is there.
 
 Sizes follow from the model's shapes, the prompts' lengths and the phases' settings; stages from the contracts. Nothing
-is measured and nothing is run. What an operation needs for itself while it runs is left out.
-
-Shapes of the counted activations: d hidden, q and k widths of queries and keys, f feed-forward width, V vocabulary; e and
-g widths of the vision tower.
+is measured and nothing is run. What an operation needs for itself while it runs is in it for the suffix alone, whose
+backward pass is where a step is fullest here.
 """
 
 from __future__ import annotations
@@ -13,6 +11,7 @@ from collections.abc import Collection, Mapping, Sequence
 from mmap import PAGESIZE
 
 from rollplex.boundary import LOGPROBS
+from rollplex.memory.activations import suffix_activations, suffix_workspace, vision_activations
 from rollplex.memory.contracts import CONTRACTS, STAGES, Stage
 from rollplex.memory.managed import Peak
 from rollplex.memory.memory import ALIGNMENT
@@ -50,7 +49,7 @@ def predicted(
     update = next(phase for phase in phases if isinstance(phase, Update))
     if not isinstance(update.optimizer, StreamedAdamW):
         stays.add("policy.optimizer")
-    known = {c.owner: c for c in CONTRACTS}
+    known = {owner: c for c in CONTRACTS for owner in c.owners}
     found = []
     for stage in STAGES:
         there = {owner: size for owner, size in sizes.items() if owner in stays or stage in known[owner].device}
@@ -71,7 +70,7 @@ def _sizes(phases: Sequence[Phase], prompts: PromptBatch) -> dict[str, int]:
             sizes[f"{name}.weights"] = weights = _pages(_laid_out(model))
             if attached:
                 sizes["policy.gradients"] = weights
-                sizes["policy.tape"] = vision_activations(model, prompts, phase) if phase.tape == "offload" else 0
+                sizes["policy.tape"] = vision_activations(model, prompts, _offloaded(phase).microbatch_tokens)
             per_value = model.dtype.itemsize + (model.wide.itemsize if attached else 0)
             sizes[f"{name}.boundary"] = boundary_values(model, prompts, phase.microbatch_tokens) * per_value
             hidden = len(prompts) * model.text.hidden_size * per_value
@@ -83,7 +82,9 @@ def _sizes(phases: Sequence[Phase], prompts: PromptBatch) -> dict[str, int]:
         elif isinstance(phase, Suffix):
             decode = next(other for other in phases if isinstance(other, Decode))
             rows = min(phase.microbatch, decode.group * len(prompts))
-            sizes["suffix.activations"] = suffix_activations(phase.policy.model, rows, decode.max_new_tokens)
+            model, longest = phase.policy.model, decode.max_new_tokens
+            sizes["suffix.activations"] = suffix_activations(model, rows, longest, checkpointed=phase.checkpointed)
+            sizes["suffix.workspace"] = suffix_workspace(model, rows, longest)
         elif isinstance(phase, Update):
             optimizer = phase.optimizer
             sizes["policy.optimizer"] = _pages(
@@ -104,41 +105,6 @@ def boundary_values(model: Model, prompts: PromptBatch, microbatch_tokens: int) 
     return total
 
 
-def suffix_activations(model: Model, rows: int, length: int) -> int:
-    """Bytes that autograd saves of a microbatch of responses of one length; all but the last token enter the layers.
-
-    A layer saves, for each token: around each of the two norms its input, its normalized input and its output (6 d), the
-    turned queries and keys (q + k), the fused projection that values are a part of (q + 2 k), the attention's output and
-    its rearranged copy (2 q), gate with up, one factor and the product (4 f), and single numbers of the norms and the
-    attention. Then the last norm (2 d) and the rotary angles; for
-    each predicted token its hidden state (d) and its distribution (V).
-    """
-    text = model.text
-    layer, d = text.layers[0], text.hidden_size
-    q, k = layer.num_heads * layer.head_dim, layer.num_kv_heads * layer.head_dim
-    f = layer.down.weight.shape[1]
-    per_layer = 6 * d + 4 * q + 3 * k + 4 * f + layer.num_heads + 2
-    entering = rows * (length - 1) * (len(text.layers) * per_layer + 2 * d + 1 + 2 * layer.head_dim)
-    return entering * model.dtype.itemsize + rows * length * (d * model.dtype.itemsize + text.vocabulary_size * 4)
-
-
-def vision_activations(model: Model, prompts: PromptBatch, phase: Prefix) -> int:
-    """Bytes that autograd saves of the vision tower, the largest piece of a prefix, before they are offloaded.
-
-    A block saves, for each patch: around both norms 6 e, then of the attention queries, keys and values with the
-    projection that they are a part of (5 e), or copies of them where a whole frame is attended to (3 e), the output
-    and its rearranged copy (2 e), and of the feed-forward part 4 g. Before the blocks come the pixels, after them the
-    merger (5 e).
-    """
-    tower = model.vision
-    e, g = tower.patch_embed.shape[0], tower.blocks[0].down.weight.shape[1]
-    blocks = sum((11 if block.full_attention else 13) * e + 4 * g + block.num_heads + 2 for block in tower.blocks)
-    per_patch = tower.patch_embed[0].numel() + blocks + 5 * e + 1 + 2 * e // tower.blocks[0].num_heads
-    patches = [len(p.pixel_values) + len(p.pixel_values_videos) for p in prompts]
-    most = max(sum(patches[i] for i in indices) for indices in prompts.microbatches(phase.microbatch_tokens))
-    return most * per_patch * model.dtype.itemsize
-
-
 def _rollout(phases: Sequence[Phase], decode: Decode, prompts: PromptBatch) -> int:
     """The responses' cache, and the engine's own keys and values of the prompts."""
     model = _policy(phases).model
@@ -147,6 +113,15 @@ def _rollout(phases: Sequence[Phase], decode: Decode, prompts: PromptBatch) -> i
     cache = 2 * len(model.text.layers) * rows * layer.num_kv_heads * layer.head_dim * decode.max_new_tokens
     prefilled = boundary_values(model, prompts, 8192) + len(prompts) * model.text.hidden_size
     return _pages(cache * model.dtype.itemsize) + prefilled * model.dtype.itemsize
+
+
+def _offloaded(prefix: Prefix) -> Prefix:
+    if prefix.tape != "offload":
+        raise ValueError(
+            f"predicting a run's peaks: its prefix has tape={prefix.tape!r}, whose graph has no formula here. "
+            'Use Prefix(policy, tape="offload"), or measure: run.trace.peak_bytes().'
+        )
+    return prefix
 
 
 def _policy(phases: Sequence[Phase]) -> Policy:

@@ -110,7 +110,7 @@ def prefix_forward(
         with mode():
             run = partial(_last_layer, layer, last=last) if final else partial(_layer, layer)
             if checkpointed:
-                x, k, v = checkpoint(run, x, cos, sin, use_reentrant=False)
+                x, k, v = checkpoint(run, x, cos, sin, use_reentrant=True)
             else:
                 x, k, v = run(x, cos, sin)
         keys.append(k)

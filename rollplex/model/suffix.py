@@ -38,7 +38,8 @@ def response_hidden(
     cos, sin = model.text.rotary.text_angles(next_positions[:, None] + torch.arange(length, device=x.device), x.dtype)
     for layer, prompt in zip(model.text.layers, prompt_keys, strict=True):
         run = partial(_layer, layer, prompt, cos=cos[:, :, None], sin=sin[:, :, None])
-        x = checkpoint(run, x, use_reentrant=False) if checkpointed else run(x)
+        # Reentrant, so that what the second forward saves passes through the hooks that count it.
+        x = checkpoint(run, x, use_reentrant=True) if checkpointed else run(x)
     return torch.cat((first, model.text.norm(x)), dim=1)
 
 
@@ -59,7 +60,7 @@ def token_logprobs(
     logits = model.text.head(hidden).to(model.wide) / temperature
     logits = logits.index_fill(-1, banned, float("-inf"))
     logprobs = torch.log_softmax(logits, dim=-1)
+    del logits  # as large as the vocabulary, like everything here: there are never more than two of them
     with torch.no_grad():
-        plogp = logprobs.exp() * logprobs.index_fill(-1, banned, 0.0)
-        entropy = -plogp.sum(-1)
+        entropy = -logprobs.exp().mul_(logprobs).index_fill_(-1, banned, 0.0).sum(-1)
     return logprobs.gather(-1, tokens[:, None])[:, 0], entropy

@@ -10,6 +10,7 @@ Shapes: B responses of a microbatch, R their longest, G responses a prompt.
 from __future__ import annotations
 
 from collections.abc import Generator
+from contextlib import AbstractContextManager, nullcontext
 from typing import final
 
 import torch
@@ -17,6 +18,7 @@ import torch
 from rollplex.boundary import Boundary, PrefixState
 from rollplex.feed import Feed, Waiting
 from rollplex.losses import GRPO
+from rollplex.memory.activations import prefix_workspace, suffix_workspace
 from rollplex.phases.phase import Phase, Tick
 from rollplex.policy import Policy, Reference
 from rollplex.prompts import PromptBatch
@@ -140,7 +142,8 @@ class Suffix(Phase):
                 self._backward(boundary, twin, batch, tally)
                 yield f"{len(batch.lengths)} responses"
             if boundary.tape is not None and tally.complete(boundary):
-                yield from boundary.tape.backward(boundary.gradients)
+                with self._reserved(prefix_workspace(self.policy.model)):
+                    yield from boundary.tape.backward(boundary.gradients)
 
     def _backward(self, boundary: Boundary, twin: Boundary | None, batch: Microbatch, tally: Tally) -> None:
         """One microbatch: reference scores, policy scores, loss terms, gradients."""
@@ -148,11 +151,16 @@ class Suffix(Phase):
         if twin is not None and self.reference is not None:
             with torch.no_grad():
                 reference, _ = score(self.reference.model, twin, batch)
-        logprobs, entropy = score(self.policy.model, boundary, batch, checkpointed=self.checkpointed)
-        terms = self.loss.terms(logprobs, batch.engine_logprobs, reference, batch.advantages, batch.lengths)
-        total = self.loss.partial_sum(terms.total, batch.lengths)
-        total.backward()
+        with self._reserved(suffix_workspace(self.policy.model, *batch.tokens.shape)):
+            logprobs, entropy = score(self.policy.model, boundary, batch, checkpointed=self.checkpointed)
+            terms = self.loss.terms(logprobs, batch.engine_logprobs, reference, batch.advantages, batch.lengths)
+            total = self.loss.partial_sum(terms.total, batch.lengths)
+            total.backward()
         tally.add(batch, terms, logprobs.detach(), entropy)
+
+    def _reserved(self, nbytes: int) -> AbstractContextManager[None]:
+        """Room for a backward pass, where there is a budget."""
+        return nullcontext() if self.memory is None else self.memory.reserved("suffix.workspace", nbytes)
 
 
 def _twin(state: PrefixState, boundary: Boundary, index: int) -> Boundary:
