@@ -8,6 +8,7 @@ Stages: P1 decode with both prefixes, P2 suffixes and backward, P3 update and pu
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Literal
 
@@ -199,6 +200,9 @@ CONTRACTS: tuple[Contract, ...] = (
     ),
 )
 """The ten objects of a step."""
+
+OWNERS: Mapping[str, Contract] = {owner: contract for contract in CONTRACTS for owner in contract.owners}
+"""A name in ledgers and memory samples -> whose it is."""
 
 
 def contract(name: str) -> Contract:

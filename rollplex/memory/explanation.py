@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from rollplex.memory.arena import OutOfDeviceMemory
-from rollplex.memory.contracts import CONTRACTS, STAGES, Away, Contract
+from rollplex.memory.contracts import OWNERS, STAGES, Away, Contract
 
 HOW: Mapping[str, str] = {
     "engine.kv": "Memory(release_rollout=True) frees it after decoding",
@@ -113,10 +113,10 @@ def explain(error: OutOfDeviceMemory) -> Explanation:
               6.00 MiB  policy.optimizer: host, enough by itself; Update(policy, chunk_bytes=...) brings it chunk by chunk
     """
     missing = sum(error.owners.values()) + error.nbytes - error.budget_bytes
-    admitted = _contract(error.owner)
+    admitted = OWNERS.get(error.owner)
     sizes: dict[str, int] = {}
     for owner, size in error.owners.items():
-        found = _contract(owner)
+        found = OWNERS.get(owner)
         if found is not None and found is not admitted:
             sizes[found.owner] = sizes.get(found.owner, 0) + size
     if admitted is not None and "whole" not in admitted.device.values():  # it need not come as a whole
@@ -125,7 +125,7 @@ def explain(error: OutOfDeviceMemory) -> Explanation:
     options = [
         _option(known, size, away, missing, in_flight=known is admitted)
         for owner, size in sizes.items()
-        if owner in HOW and (known := _contract(owner)) and (away := _away(known, admitted))
+        if owner in HOW and (known := OWNERS.get(owner)) and (away := _away(known, admitted))
     ]
     return Explanation(
         owner=error.owner,
@@ -154,10 +154,6 @@ def _away(contract: Contract, admitted: Contract | None) -> Away | None:
     overdue = admitted is not None and _last(contract) < _first(admitted)
     choices: list[Away] = [away for away in contract.away if away != "freed" or overdue]
     return choices[0] if choices else None
-
-
-def _contract(owner: str) -> Contract | None:
-    return next((contract for contract in CONTRACTS if owner in contract.owners), None)
 
 
 def _first(contract: Contract) -> int:

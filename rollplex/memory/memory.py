@@ -147,11 +147,18 @@ class Memory:
     def begin(self, phase: str) -> None:
         """A phase is about to run: what it uses is there."""
         with self._lock:
-            for contract in _of(phase):
-                self._users[contract.owner] += 1
-                tenant = self._tenants.get(contract.owner)
-                if tenant is not None and not tenant.on_demand:
-                    tenant.region.admit()
+            own = [contract.owner for contract in _of(phase)]
+            try:
+                for owner in own:
+                    tenant = self._tenants.get(owner)
+                    if tenant is not None and not tenant.on_demand:
+                        tenant.region.admit()
+            except BaseException:  # all of it, or what was there before
+                for owner in own:
+                    if not self._users[owner]:
+                        self._leave(owner)
+                raise
+            self._users.update(own)
 
     def end(self, phase: str) -> None:
         """A phase has ended: what nobody uses any more leaves."""

@@ -12,7 +12,7 @@ from mmap import PAGESIZE
 
 from rollplex.boundary import LOGPROBS
 from rollplex.memory.activations import suffix_activations, suffix_workspace, vision_activations
-from rollplex.memory.contracts import CONTRACTS, STAGES, Stage
+from rollplex.memory.contracts import OWNERS, STAGES, Stage
 from rollplex.memory.managed import Peak
 from rollplex.memory.memory import ALIGNMENT
 from rollplex.model.model import Model
@@ -49,10 +49,9 @@ def predicted(
     update = next(phase for phase in phases if isinstance(phase, Update))
     if not isinstance(update.optimizer, StreamedAdamW):
         stays.add("policy.optimizer")
-    known = {owner: c for c in CONTRACTS for owner in c.owners}
     found = []
     for stage in STAGES:
-        there = {owner: size for owner, size in sizes.items() if owner in stays or stage in known[owner].device}
+        there = {owner: size for owner, size in sizes.items() if owner in stays or stage in OWNERS[owner].device}
         moments = [{o: n for o, n in there.items() if o in stays or o not in absent} for absent in APART[stage]]
         fullest = max(moments, key=lambda moment: sum(moment.values()))
         ordered = sorted(fullest.items(), key=lambda item: -item[1])

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 import torch
-from tiny_policy import checksum, moved, task, tiny
+from tiny_policy import checksum, moved, prompts, responses, task, tiny
 
 from rollplex.losses import GRPO
 from rollplex.memory.arena import OutOfDeviceMemory
@@ -123,6 +123,19 @@ def test_making_a_run_again_and_again_takes_no_more_of_the_pool() -> None:
         runs[:] = [Run(task(), phases(policy, None), Rollplex(), prompts=2, memory=memory)]
     gc.collect()
     assert 2 * WEIGHTS <= memory.pool.owners()["policy.optimizer"] < 3 * WEIGHTS
+
+
+def test_a_phase_by_hand_that_has_no_room_leaves_nothing_behind() -> None:
+    """The suffix wants the reference and the gradients, of which the first would fit."""
+    memory = Memory(budget_bytes=2 * WEIGHTS + 8 * MIB, pool_bytes=96 * MIB)
+    policy, run = make(memory)
+    prefix, frozen, _, _, suffix, _ = run.phases
+    batch = prompts("one image")
+    state, other = prefix(batch), frozen(batch)
+    before = memory.arena.owners()
+    with pytest.raises(OutOfDeviceMemory):
+        suffix(batch, state, *responses(policy, batch), other)
+    assert memory.arena.owners() == before
 
 
 def test_a_look_at_what_is_away_is_refused_once_and_costs_nothing() -> None:
