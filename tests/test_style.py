@@ -29,8 +29,9 @@ LAZILY_ABOVE_VIEWS = (
     "rollplex/compare.py",
     "rollplex/memory/ledger.py",
     "rollplex/memory/explanation.py",
+    "rollplex/memory/footprint.py",
 )
-"""Who may import views inside a function: a trace, a comparison, a ledger and an explanation show themselves."""
+"""Who may import views inside a function: traces, comparisons, ledgers, explanations and footprints show themselves."""
 
 PROBING_ALLOWED: dict[str, str] = {}
 """File -> why it must probe; empty, and better so."""
