@@ -129,7 +129,7 @@ class Policy:
         return {name: leaf.detach().clone() for name, leaf in self.model.leaves.items()}
 
     def restore(self, snapshot: Mapping[str, torch.Tensor], version: int) -> None:
-        """Put a snapshot's weights back, in place, as the given version."""
+        """Put a snapshot's weights back, in place, as the given version; an optimizer goes on from them."""
         with torch.no_grad():
             for name, leaf in self.model.leaves.items():
                 leaf.copy_(snapshot[name])
