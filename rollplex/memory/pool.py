@@ -23,16 +23,21 @@ class Slot:
     """Bytes of a pool with one owner, until they are freed."""
 
     def __init__(self, pool: HostPool, owner: str, offset: int, nbytes: int) -> None:
-        self._pool = pool
+        # Given up when freed: a pool that only freed slots know of goes at once, and waits for no collector.
+        self._pool: HostPool | None = pool
         self.owner = owner
         self.offset = offset
         self.nbytes = nbytes
-        self.freed = False
+
+    @property
+    def freed(self) -> bool:
+        """Whether its bytes were given back."""
+        return self._pool is None
 
     @property
     def bytes(self) -> torch.Tensor:
         """The slot as bytes."""
-        if self.freed:
+        if self._pool is None:
             raise RuntimeError(f"reading a pool slot of {self.owner}: it was freed. Take a new one.")
         return self._pool.bytes[self.offset : self.offset + self.nbytes]
 
@@ -43,7 +48,9 @@ class Slot:
 
     def free(self) -> None:
         """Give the bytes back; tensors over them must not be used any more. Twice is once."""
-        self._pool.give(self)
+        pool, self._pool = self._pool, None
+        if pool is not None:
+            pool.give(self)
 
     def __enter__(self) -> Self:
         return self
@@ -113,11 +120,9 @@ class HostPool:
         )
 
     def give(self, slot: Slot) -> None:
-        """Free a slot."""
-        if not slot.freed:
-            slot.freed = True
-            # Never with the lock: the collector may free a slot while this thread takes another.
-            self._returned.append(slot)
+        """Take a freed slot back, see `Slot.free`."""
+        # Never with the lock: the collector may free a slot while this thread takes another.
+        self._returned.append(slot)
 
     def _take(self, owner: str, nbytes: int) -> Slot | None:
         with self._lock:

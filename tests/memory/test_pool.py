@@ -2,6 +2,7 @@
 
 import gc
 import random
+import weakref
 from itertools import pairwise
 
 import pytest
@@ -105,3 +106,18 @@ class _Cycle:
 
     def __del__(self) -> None:
         self.slot.free()
+
+
+def test_a_pool_whose_slots_are_all_freed_goes_at_once() -> None:
+    """No cycle keeps it until a collection: its bytes are the largest on the host."""
+    pool = HostPool(2**20)
+    gone = weakref.ref(pool)
+    slots = [pool.take("x", 100) for _ in range(3)]
+    for slot in slots:
+        slot.free()
+    gc.disable()
+    try:
+        del pool
+        assert gone() is None
+    finally:
+        gc.enable()
