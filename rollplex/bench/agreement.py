@@ -1,8 +1,8 @@
 """Whether both sides do the same work: loss and gradient of the first step, for the same responses.
 
-Run as ``python -m rollplex.bench.agreement WORKLOAD 1 FILE``. Responses are drawn by our engine, of lengths
-that differ within each group, since a loss over equal ones is zero by symmetry; TRL gets the token ids and does everything else itself: it
-tokenises the rows, reads the pictures, scores, and computes loss and gradient over full sequences.
+Run as ``python -m rollplex.bench.agreement WORKLOAD 1 FILE``. Responses are drawn by our engine, of lengths that differ
+within each group, since a loss over equal ones is zero by symmetry; TRL gets the token ids and does everything else itself:
+it tokenises the rows, reads the pictures, scores, and computes loss and gradient over full sequences.
 """
 
 from __future__ import annotations

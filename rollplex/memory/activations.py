@@ -18,8 +18,8 @@ def suffix_activations(model: Model, rows: int, length: int, *, checkpointed: bo
     A layer saves, for each token: around each of the two norms its input, its normalized input and its output (6 d), the
     turned queries and keys (q + k), the fused projection that values are a part of (q + 2 k), the attention's output (q),
     gate with up, one factor and the product (4 f), and single numbers of the norms and the attention. Then the last norm
-    (2 d) and the rotary angles; for each predicted token its hidden state (d) and its distribution (V). Checkpointed, each layer saves its input, and beside those are either what comes after the layers,
-    or, later, the rest of one layer.
+    (2 d) and the rotary angles; for each predicted token its hidden state (d) and its distribution (V). Checkpointed, each
+    layer saves its input, and beside those are either what comes after the layers, or, later, the rest of one layer.
     """
     text = model.text
     layer, d = text.layers[0], text.hidden_size
