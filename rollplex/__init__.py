@@ -16,11 +16,17 @@ if TYPE_CHECKING:
     from rollplex import tasks as tasks
     from rollplex.candidate import Budget as Budget
     from rollplex.compare import compare as compare
+    from rollplex.costs.costs import Given as Given
+    from rollplex.costs.measured import Measured as Measured
+    from rollplex.costs.placement import Placement as Placement
+    from rollplex.costs.roofline import Efficiency as Efficiency
     from rollplex.costs.workload import Workload as Workload
     from rollplex.diagnosis import diagnose as diagnose
     from rollplex.doctor import doctor as doctor
     from rollplex.engines.vllm_engine import VllmEngine as VllmEngine
     from rollplex.evaluate import evaluate as evaluate
+    from rollplex.hardware import Device as Device
+    from rollplex.hardware import Link as Link
     from rollplex.hardware import cluster as cluster
     from rollplex.ingest import Ingest as Ingest
     from rollplex.interference import Interference as Interference
@@ -45,6 +51,7 @@ if TYPE_CHECKING:
     from rollplex.prompts import Prompt as Prompt
     from rollplex.prompts import PromptBatch as PromptBatch
     from rollplex.run import Run as Run
+    from rollplex.scenario import Scenario as Scenario
     from rollplex.schedule import ScheduleError as ScheduleError
     from rollplex.schedule import Timetable as Timetable
     from rollplex.schedules import OnePrefill as OnePrefill
@@ -54,6 +61,7 @@ if TYPE_CHECKING:
     from rollplex.schedules_pools import Disaggregated as Disaggregated
     from rollplex.schedules_pools import Multiplexed as Multiplexed
     from rollplex.schedules_pools import OneStepOff as OneStepOff
+    from rollplex.simulate import Job as Job
     from rollplex.simulate import simulate as simulate
     from rollplex.step import Step as Step
     from rollplex.steps import Steps as Steps
@@ -71,17 +79,24 @@ _HOME = {
     "Budget": "candidate",
     "DAPO": "losses",
     "Decode": "phases.decode",
+    "Device": "hardware",
+    "Disaggregated": "schedules_pools",
     "DrGRPO": "losses",
+    "Efficiency": "costs.roofline",
     "GRPO": "losses",
+    "Given": "costs.costs",
     "HostPool": "memory.pool",
     "Ingest": "ingest",
     "Interference": "interference",
-    "Disaggregated": "schedules_pools",
+    "Job": "simulate",
     "JsonLines": "log",
+    "Link": "hardware",
+    "Measured": "costs.measured",
     "Memory": "memory.memory",
     "Multiplexed": "schedules_pools",
-    "OneStepOff": "schedules_pools",
     "OnePrefill": "schedules",
+    "OneStepOff": "schedules_pools",
+    "Placement": "costs.placement",
     "Policy": "policy",
     "Prefix": "phases.prefix",
     "Prompt": "prompts",
@@ -90,6 +105,7 @@ _HOME = {
     "Reward": "phases.reward",
     "Rollplex": "schedules",
     "Run": "run",
+    "Scenario": "scenario",
     "ScheduleError": "schedule",
     "Serial": "schedules",
     "StaleError": "policy",

@@ -3,12 +3,14 @@
 It knows words, options and exit codes. What a command does, prints and returns belongs to its function, and so do
 the defaults of the options: only what was typed is passed on.
 
-Exit codes: 0 done, 1 a check did not pass, 2 bad input, 130 interrupted.
+Exit codes: 0 done, 1 a check did not pass, 2 bad input, 130 interrupted, 141 nobody reads the output any more.
 """
 
 from __future__ import annotations
 
 import argparse
+import os
+import select
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import redirect_stdout
@@ -131,16 +133,38 @@ def main(argv: Sequence[str] | None = None, *, commands: Sequence[Command] = COM
     >>> main(["doctor", "--json", "/no/such/folder/doctor.json"])
     2
     """
+    try:
+        try:
+            return _main(argv, commands)
+        finally:
+            sys.stdout.flush()  # here, where a closed pipe can still be told from a bug
+    except BrokenPipeError:
+        if not _nobody_reads():
+            raise
+        # `| head` has read enough. What is left in the buffer must go somewhere, or Python complains when it ends.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 141  # as a shell reports a command that the closed pipe has ended
+
+
+def _nobody_reads() -> bool:
+    """Whether stdout is a pipe whose other end was closed."""
+    poll = select.poll()
+    poll.register(sys.stdout.fileno(), 0)
+    return any(event & (select.POLLERR | select.POLLHUP) for _, event in poll.poll(0))
+
+
+def _main(argv: Sequence[str] | None, commands: Sequence[Command]) -> int:
     arguments = vars(parser(commands).parse_args(argv))
     command: Command = arguments.pop("command")
     json_path: Path | None = arguments.pop("json")
     traceback: bool = arguments.pop("traceback")
     try:
-        _check_writable(json_path)
         return _run(command, arguments, json_path)
     except KeyboardInterrupt:
         print(f"rollplex {command.words}: interrupted", file=sys.stderr)
         return 130
+    except BrokenPipeError:
+        raise
     except (ValueError, RuntimeError, ImportError, OSError) as error:
         if traceback or not _meant_for_the_user(error):
             raise
@@ -188,6 +212,8 @@ def _run(command: Command, arguments: Mapping[str, Any], json_path: Path | None)
     from rollplex import json_out
 
     to_stdout = json_path == Path("-")
+    if json_path is not None and not to_stdout:
+        json_out.expect_writable(json_path)
     with redirect_stdout(sys.stderr if to_stdout else sys.stdout):  # tables make way for the JSON
         result = command.run(arguments)
     if to_stdout:
@@ -196,15 +222,6 @@ def _run(command: Command, arguments: Mapping[str, Any], json_path: Path | None)
         json_out.write(json_path, json_out.envelope(command.words, result))
         print(f"wrote {json_path}")
     return 0 if result.get("passed", True) else 1
-
-
-def _check_writable(path: Path | None) -> None:
-    """Refuse a bad ``--json`` before minutes of work, not after."""
-    if path is None or path == Path("-"):
-        return
-    if path.is_dir() or not path.parent.is_dir():
-        found = "it is a folder" if path.is_dir() else f"there is no folder {path.parent}"
-        raise ValueError(f"writing JSON to {path}: {found}; name a file in a folder that exists")
 
 
 def _meant_for_the_user(error: Exception) -> bool:

@@ -15,7 +15,7 @@ def critical_path(trace: Trace, step: int) -> list[Tick]:
     >>> [tick.phase for tick in critical_path(Trace(ticks=ticks, schedules={0: "x"}), 0)]
     ['decode']
     """
-    ticks = sorted((t for t in trace.ticks if t.step == step), key=lambda t: (t.end_s, t.end_s - t.start_s))
+    ticks = sorted(trace.of_step(step), key=lambda t: (t.end_s, t.end_s - t.start_s))
     ends = [tick.end_s for tick in ticks]
     path: list[Tick] = []
     index = len(ticks) - 1
@@ -26,10 +26,12 @@ def critical_path(trace: Trace, step: int) -> list[Tick]:
     return path
 
 
-def bound_by(trace: Trace, step: int) -> dict[str, float]:
-    """Phase -> its share of the critical path, largest first."""
+def bounding_s(trace: Trace, step: int) -> dict[str, float]:
+    """Phase -> seconds of the step that it bounds, longest first: what the step would be shorter by, up to the next chain.
+
+    A phase that is not there is hidden: it ran beside what took longer.
+    """
     totals: dict[str, float] = {}
     for tick in critical_path(trace, step):
         totals[tick.phase] = totals.get(tick.phase, 0.0) + tick.end_s - tick.start_s
-    whole = sum(totals.values()) or 1.0
-    return {phase: s / whole for phase, s in sorted(totals.items(), key=lambda item: -item[1])}
+    return dict(sorted(totals.items(), key=lambda item: -item[1]))

@@ -8,9 +8,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Literal
 
 from rollplex.costs.geometry import GEOMETRIES
-from rollplex.costs.roofline import Efficiency, Placement
+from rollplex.costs.placement import Placement
+from rollplex.costs.roofline import Efficiency
 from rollplex.costs.workload import Workload
 from rollplex.hardware import Cluster
 from rollplex.interference import H800_32B, Interference
@@ -33,9 +35,11 @@ class Point:
     response_tokens: int
     """Median response."""
     gain: float
-    """Rollplex's step over OnePrefill's: above 1 one prefill is faster."""
+    """Rollplex's simulated step over OnePrefill's: above 1 one prefill is faster."""
     why_not: str = ""
     """Why one prefill cannot be used; empty where it can."""
+    kind: Literal["simulated"] = "simulated"
+    """What the gain is."""
 
 
 def why_not(
@@ -69,16 +73,18 @@ def grid(
     cluster: Cluster,
     *,
     models: Sequence[str] = ("Qwen2.5-VL-7B", "Qwen2.5-VL-32B"),
-    degrees: Sequence[tuple[int, int]] = ((8, 8), (8, 4), (4, 4)),
+    degrees: Sequence[tuple[int, int]] = ((8, 8), (8, 4), (4, 4), (4, 2)),
     prompts: Sequence[int] = (512, 2048, 8192),
     responses: Sequence[int] = (64, 256, 1024),
     efficiency: Efficiency | None = None,
     interference: Interference = H800_32B,
 ) -> list[Point]:
-    """`OnePrefill` against `Rollplex` at every combination; degrees are (training, rollout)."""
+    """`OnePrefill` against `Rollplex` at every combination; degrees are (training, rollout), where the heads divide so."""
     made: list[Point] = []
     for model in models:
         for train_tp, rollout_tp in degrees:
+            if not all(map(GEOMETRIES[model].can_cut, (train_tp, rollout_tp))):
+                continue
             placement = Placement(train_tp=train_tp, rollout_tp=rollout_tp)
             for prompt in prompts:
                 for response in responses:

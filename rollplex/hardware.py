@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 from functools import cache
 from typing import TypeVar
 
-GIB = 2**30
+from rollplex.bounds import AMOUNT, COUNT, POSITIVE, expect
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -33,8 +33,17 @@ class Device:
     """Device to host copies, one way."""
     source: str
     """Where the numbers come from, and their date."""
-    price_per_hour: float | None = None
-    """What an hour costs, in any one currency; None where nobody said."""
+
+    def __post_init__(self) -> None:
+        expect(
+            f"describing the device {self.name!r}",
+            vars(self),
+            flops=POSITIVE,
+            memory_bytes=POSITIVE,
+            memory_bytes_per_s=POSITIVE,
+            num_sms=COUNT,
+            host_bytes_per_s=POSITIVE,
+        )
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -49,6 +58,9 @@ class Link:
     """Time of an empty message, software included."""
     source: str
     """Where the numbers come from, and their date."""
+
+    def __post_init__(self) -> None:
+        expect(f"describing the link {self.name!r}", vars(self), bytes_per_s=POSITIVE, latency_s=AMOUNT)
 
 
 @dataclass(frozen=True, kw_only=True, repr=False)
@@ -66,7 +78,11 @@ class Cluster:
     between: Link
     """Joins nodes; its bandwidth is one device's share."""
     host_bytes: float = 1.4e12
-    """Main memory of a node."""
+    """Main memory of a node; as much as ours is an assumption."""
+
+    def __post_init__(self) -> None:
+        doing = f"making a cluster of {self.device.name}"
+        expect(doing, vars(self), num_nodes=COUNT, devices_per_node=COUNT, host_bytes=POSITIVE)
 
     @property
     def num_devices(self) -> int:
@@ -83,8 +99,7 @@ class Cluster:
 
     def part(self, num_devices: int, *, device: Device | None = None) -> Cluster:
         """A pool of this cluster: ``num_devices`` of it, perhaps of another kind."""
-        if not num_devices >= 1:
-            raise ValueError(f"taking a pool of {num_devices} devices: at least one is needed")
+        expect("taking a pool of a cluster", {"num_devices": num_devices}, num_devices=COUNT)
         per_node = min(num_devices, self.devices_per_node)
         if num_devices % per_node:
             raise ValueError(
@@ -203,7 +218,7 @@ def cluster(
     >>> cluster("H800", num_nodes=4)
     Cluster(32 x H800)
     """
-    kind = _find(device, DEVICES, "a device")
+    kind = find_device(device)
     if inside is None:
         if kind.name not in INSIDE:
             raise ValueError(f"making a cluster of {kind.name}: nobody said what joins its devices; pass inside=")
@@ -212,8 +227,8 @@ def cluster(
         device=kind,
         num_nodes=num_nodes,
         devices_per_node=devices_per_node,
-        inside=_find(inside, LINKS, "a link"),
-        between=_find(between, LINKS, "a link"),
+        inside=find_link(inside),
+        between=find_link(between),
     )
 
 
@@ -250,14 +265,32 @@ def _timed(work: Callable[[], object]) -> float:
     return time.perf_counter() - start
 
 
+def find_device(device: str | Device) -> Device:
+    """A device of the table by its name, or the one that is given.
+
+    >>> find_device("h800").num_sms
+    132
+    """
+    return device if isinstance(device, Device) else _find(device, DEVICES, "a device")
+
+
+def find_link(link: str | Link) -> Link:
+    """A link of the table by its name, or the one that is given.
+
+    >>> find_link("NVLink 4").bytes_per_s
+    450000000000.0
+    """
+    return link if isinstance(link, Link) else _find(link, LINKS, "a link")
+
+
 Kind = TypeVar("Kind", Device, Link)
 
 
-def _find(wanted: str | Kind, table: Mapping[str, Kind], what: str) -> Kind:
-    if not isinstance(wanted, str):
-        return wanted
-    if wanted not in table:
-        raise ValueError(
-            f"looking for {what} called {wanted!r}: known are {', '.join(table)}. Or pass one of your own."
-        )
-    return table[wanted]
+def _find(wanted: str, table: Mapping[str, Kind], what: str) -> Kind:
+    for name, found in table.items():
+        if str(wanted).casefold() == name.casefold():
+            return found
+    kind = "Device" if what == "a device" else "Link"
+    raise ValueError(
+        f"looking for {what} called {wanted!r}: known are {', '.join(table)}. Or pass one of your own, rx.{kind}(...)."
+    )

@@ -10,12 +10,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from rollplex.bounds import COUNT, FINITE, ONE_OR_MORE, expect
 from rollplex.costs.costs import Kind
 
 
 @dataclass(frozen=True, kw_only=True)
 class Interference:
-    """How two lanes of one pool slow each other.
+    """How two lanes of one pool slow each other; a factor below 1 would be a speedup, and is refused.
 
     >>> Interference(decode_slowdown=1.2, compute_stretch=1.5).slowdowns(["decode", "compute"])
     [1.2, 1.5]
@@ -35,6 +36,14 @@ class Interference:
     """Where all lanes share so many processors of one kind, as on a CPU: more running pieces than that share them."""
     source: str = "an assumption"
     """Where the numbers come from."""
+
+    def __post_init__(self) -> None:
+        doing = f"making the Interference {self.name!r}"
+        expect(doing, vars(self), decode_slowdown=ONE_OR_MORE, compute_stretch=ONE_OR_MORE)
+        # Delays may be below zero: fitted to published times, some are, by as much as those times are noise.
+        expect(doing, vars(self), decode_delay_s=FINITE, suffix_delay_s=FINITE)
+        if self.processors is not None:
+            expect(doing, vars(self), processors=COUNT)
 
     def slowdowns(self, running: Sequence[Kind]) -> list[float]:
         """Factor on the time of each piece that runs on one pool now."""

@@ -51,11 +51,39 @@ def plain(value: object, *, where: str = "value") -> Json:
     raise TypeError(f"writing JSON: {where} is a {type(value).__name__}; give a number, text, path, list or mapping")
 
 
+def expect_writable(path: Path) -> None:
+    """Refuse a place that cannot be written: before minutes of work, not after."""
+    doing = f"writing JSON to {path}"
+    if path.is_dir() or not path.resolve().parent.is_dir():
+        found = "it is a folder" if path.is_dir() else f"there is no folder {path.resolve().parent}"
+        raise ValueError(f"{doing}: {found}; name a file in a folder that exists")
+    if _is_special(path):
+        return  # what a device or a pipe takes shows when it is written
+    try:
+        _partial(path).touch()
+        _partial(path).unlink()
+    except OSError as error:
+        raise ValueError(f"{doing}: {error.strerror}; name a file in a folder that you may write to") from None
+
+
 def write(path: Path, document: Mapping[str, Json]) -> None:
-    """Write a document; a reader never sees half a file."""
-    partial = path.with_name(f".{path.name}.partial")
+    """Write a document; a reader never sees half a file. A device or a pipe is written to, and never replaced."""
+    if _is_special(path):
+        path.write_text(dumps(document))
+        return
+    partial = _partial(path)
     partial.write_text(dumps(document))
-    partial.replace(path)
+    partial.replace(path.resolve())
+
+
+def _is_special(path: Path) -> bool:
+    return path.exists() and not path.is_file()
+
+
+def _partial(path: Path) -> Path:
+    """Beside the file itself, wherever a link to it leads."""
+    there = path.resolve()
+    return there.with_name(f".{there.name}.partial")
 
 
 def dumps(document: Mapping[str, Json]) -> str:

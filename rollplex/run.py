@@ -137,10 +137,11 @@ class Run:
 
         return compare(self, *(schedules if self.schedule in schedules else (self.schedule, *schedules)), steps=steps)
 
-    def advise(self, *, device: str | Device = "H100") -> Advice:
+    def advise(self, *, device: str | Device = "H100", measured_on: Device | None = None) -> Advice:
         """What each schedule would do here and on a named device, by the costs of the last steps; see `rollplex.advice`.
 
-        The very first step, which warms caches, is left out once there are others.
+        The very first step, which warms caches, is left out once there are others. ``measured_on`` says what this device
+        is, where it is a GPU that the table of devices does not know.
         """
         from rollplex.advice import advise
 
@@ -149,7 +150,7 @@ class Run:
             raise ValueError("asking a run for advice: it has made no step yet. Make a few first, with run.steps(3).")
         if 1 < len(draws) == self.next_index:
             draws = draws[1:]
-        return advise(self.trace, draws, self.policy.geometry, device=device)
+        return advise(self.trace, draws, self.policy.geometry, device=device, measured_on=measured_on)
 
     def _steps(self, num: int) -> Iterator[Step]:
         for _ in range(num):

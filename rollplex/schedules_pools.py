@@ -10,6 +10,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from typing import final
 
+from rollplex.bounds import COUNT, NUMBER, expect
 from rollplex.phases.phase import Phase
 from rollplex.schedule import Schedule, ScheduleError, Slot, Stage, Timetable
 from rollplex.schedules import HOST, ROLLOUT, TRAIN, Kit, Rollplex
@@ -62,10 +63,7 @@ class BoundedStaleness:
     """Whether the prefixes of a batch run before its responses are there, as long as the actor's weights are current."""
 
     def __post_init__(self) -> None:
-        if self.staleness < 1:
-            raise ScheduleError(
-                f"making BoundedStaleness: staleness is {self.staleness}; 0 is `Disaggregated`, so give at least 1"
-            )
+        expect("making BoundedStaleness (0 is Disaggregated)", {"staleness": self.staleness}, staleness=COUNT)
 
     @property
     def name(self) -> str:
@@ -108,6 +106,9 @@ class Streaming:
 
     staleness: int = 0
     """Updates that the sampling weights may be behind; with 0 the next rollout waits for the update."""
+
+    def __post_init__(self) -> None:
+        expect("making Streaming", {"staleness": self.staleness}, staleness=NUMBER)
 
     @property
     def name(self) -> str:
@@ -164,6 +165,13 @@ class Selecting:
     """The schedule underneath."""
     selection: AnySelection = field(default_factory=Partial)
     """What is decoded and trained on."""
+
+    def __post_init__(self) -> None:
+        if isinstance(self.inner, Selecting | str | type):
+            raise ScheduleError(
+                f"making a Selecting over {self.inner!r}: it takes an object of a schedule that selects nothing itself, as "
+                "Rollplex() is"
+            )
 
     @property
     def name(self) -> str:

@@ -16,7 +16,11 @@ from typing import ClassVar, final
 
 import numpy
 
+from rollplex.bounds import Bounds, expect
 from rollplex.costs.workload import Draw, Workload
+
+ABOVE_ONE = Bounds(1, above=True)
+"""What there is more of than is trained on."""
 
 
 @final
@@ -49,6 +53,9 @@ class Partial:
     on_policy: ClassVar[bool] = False
     """A resumed response has tokens of two or more weights."""
     period: ClassVar[int] = 1
+
+    def __post_init__(self) -> None:
+        expect("making a Partial", vars(self), over=ABOVE_ONE)
 
     def draws(self, workload: Workload, seed: int = 0) -> Iterator[Draw]:
         """Lengths of step 0, 1, ...; the first steps differ from the later ones, until the backlog is level."""
@@ -83,6 +90,9 @@ class Oversample:
     on_policy: ClassVar[bool] = True
     period: ClassVar[int] = 1
 
+    def __post_init__(self) -> None:
+        expect("making an Oversample", vars(self), over=ABOVE_ONE)
+
     def draws(self, workload: Workload, seed: int = 0) -> Iterator[Draw]:
         """Lengths of step 0, 1, ..."""
         for step in count():
@@ -111,6 +121,9 @@ class TailBatch:
     def period(self) -> int:
         """Short rounds until enough was set aside, and the long one."""
         return math.ceil(round(1 / (self.over - 1), 6)) + 1
+
+    def __post_init__(self) -> None:
+        expect("making a TailBatch", vars(self), over=ABOVE_ONE)
 
     def draws(self, workload: Workload, seed: int = 0) -> Iterator[Draw]:
         """Lengths of step 0, 1, ...: short rounds, and a long one whenever enough was set aside."""

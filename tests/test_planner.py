@@ -51,7 +51,7 @@ def test_the_front_gets_slower_and_smaller() -> None:
 
 
 def test_a_budget_of_policy_leaves_out_stale_schedules() -> None:
-    names = {c.schedule.name for c in small(budget=Budget(on_policy=True)).candidates if c.fits}
+    names = {c.name for c in small(budget=Budget(on_policy=True)).candidates if c.fits}
     assert names == {"Serial", "Rollplex"}
 
 
@@ -79,7 +79,7 @@ def test_a_plan_is_a_table() -> None:
 
 @pytest.mark.parametrize("response_tokens", [128, 512])
 def test_the_searched_split_of_two_pools_is_as_good_as_the_best_given_one(response_tokens: int) -> None:
-    work = replace(WORK, response_tokens=response_tokens)
+    work = replace(WORK, prompts=64, response_tokens=response_tokens)
     made = plan("Qwen2.5-VL-7B", NODES, work, schedules=(Disaggregated(),), residencies=(MANAGED,), slack=100.0)
     times = {c.rollout_share: c.step_s for c in made.candidates if c.placement.unit == 1}
     searched = [share for share in times if share not in SHARES]

@@ -12,6 +12,7 @@ from pathlib import Path
 from statistics import median
 from typing import TYPE_CHECKING, Any
 
+from rollplex.bounds import COUNT, expect
 from rollplex.costs.geometry import Geometry
 from rollplex.costs.measured import Measured, draw_of
 from rollplex.costs.workload import Draw
@@ -77,6 +78,7 @@ class Row:
 
 def check(repeats: int = 12) -> dict[str, Any]:
     """Measure, simulate, print; ``passed`` if every step is within 10 % and every ranking right."""
+    expect("checking simulated against measured steps", {"repeats": repeats}, repeats=COUNT)
     runs = {(size, s): _run(size, s) for size in (*CALIBRATION, *CASES.values()) for s in SCHEDULES}
     for run in runs.values():
         run.step()  # the first step warms caches and allocators

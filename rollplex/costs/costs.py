@@ -6,13 +6,18 @@ A simulator asks for the pieces of one slot and puts them on a clock. It does no
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
-from typing import Literal, Protocol
+from dataclasses import dataclass, field, replace
+from math import inf
+from typing import Literal, Protocol, get_args
 
+from rollplex.bounds import AMOUNT, COUNT, SHARE, expect
 from rollplex.costs.workload import Draw
 
 Kind = Literal["decode", "compute", "copy", "host"]
 """What a piece competes for: memory bandwidth, matrix units, links, or the host's processor."""
+
+FIELDS = ("rollout", "rewards", "policy_prefix", "reference_prefix", "suffix", "update", "published")
+"""What phases write, and costs are asked for."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,6 +38,17 @@ class Piece:
     """Share of the pool's devices that it occupies."""
     holds: int = 0
     """Bytes a device holds besides the contracts' objects when it ends: the rollout's KV so far."""
+
+    def __post_init__(self) -> None:
+        # One comparison for the many pieces that are well; words for the one that is not.
+        if not (0 <= self.seconds < inf and 0 <= self.busy <= 1 and self.kind in get_args(Kind)):
+            doing = f"making the piece of work {self.label!r}"
+            expect(doing, {"seconds": self.seconds, "busy": self.busy}, seconds=AMOUNT, busy=SHARE)
+            raise ValueError(f"{doing}: it is of kind {self.kind!r}; give one of {', '.join(get_args(Kind))}")
+
+    def times(self, factor: float) -> Piece:
+        """The same piece, so many times as long."""
+        return replace(self, seconds=self.seconds * factor)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -78,8 +94,20 @@ class Given:
     """Pieces that a phase is cut into."""
     prefill_s: float = 0.0
     """The part of ``rollout`` that a handed-over boundary saves."""
-    kinds: Mapping[str, Kind] = field(default_factory=lambda: {"rollout": "decode", "rewards": "host"})
+    kinds: Mapping[str, Kind] = field(
+        default_factory=lambda: {"rollout": "decode", "rewards": "host", "published": "copy"}
+    )
     """What each field's phase competes for; ``compute`` where not named."""
+
+    def __post_init__(self) -> None:
+        _expect_fields("giving costs by hand", self.seconds)
+        expect("giving costs by hand", vars(self), num_pieces=COUNT)
+        expect("giving costs by hand", self.seconds, **dict.fromkeys(self.seconds, AMOUNT))
+        if not 0 <= self.prefill_s <= self.seconds.get("rollout", 0.0):
+            raise ValueError(
+                f"giving costs by hand: prefill_s is {self.prefill_s!r}, and it is a part of the rollout's "
+                f"{self.seconds.get('rollout', 0.0)!r} s; give at most as much"
+            )
 
     def pieces(self, order: Order) -> list[Piece]:
         """Equal pieces that add up to the given seconds."""
@@ -88,7 +116,7 @@ class Given:
             total -= self.prefill_s
         if total <= 0 and order.field != "rewards":  # rewards that cost nothing are announced all the same
             return []
-        kind = self.kinds.get(order.field, "copy" if order.field == "published" else "compute")
+        kind = self.kinds.get(order.field, "compute")
         prompts = order.draw.num_prompts
         if order.field in ("rollout", "rewards", "suffix"):
             each = total / prompts
@@ -106,13 +134,19 @@ class Scaled:
     factors: Mapping[str, float]
     """Field -> factor on the seconds."""
 
+    def __post_init__(self) -> None:
+        _expect_fields("scaling costs", self.factors)
+        expect("scaling costs", self.factors, **dict.fromkeys(self.factors, AMOUNT))
+
     def pieces(self, order: Order) -> list[Piece]:
         """The other source's pieces, with other seconds."""
         factor = self.factors.get(order.field, 1.0)
-        return [
-            Piece(p.label, p.seconds * factor, p.kind, p.ready, p.part, p.busy, p.holds)
-            for p in self.costs.pieces(order)
-        ]
+        return [piece.times(factor) for piece in self.costs.pieces(order)]
+
+
+def _expect_fields(doing: str, named: Mapping[str, object]) -> None:
+    if unknown := sorted(named.keys() - set(FIELDS)):
+        raise ValueError(f"{doing}: no phase writes {', '.join(unknown)}; give seconds for any of {', '.join(FIELDS)}")
 
 
 def total_s(pieces: Sequence[Piece]) -> float:

@@ -10,7 +10,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from pathlib import Path
 
-from rollplex.published import PUBLISHED
+from rollplex.published import PUBLISHED, shape
 from rollplex.shapes import ModelShape
 
 
@@ -56,7 +56,7 @@ class Geometry:
         """The dimensions of a known shape."""
         text, vision = shape.text, shape.vision
         return cls(
-            name=shape.name,
+            name=shape.name.rpartition("/")[2],
             hidden=text.hidden_size,
             layers=text.num_layers,
             heads=text.num_heads,
@@ -79,7 +79,13 @@ class Geometry:
         """The dimensions in a Hugging Face folder's ``config.json``."""
         from transformers import AutoConfig
 
-        return cls.of(ModelShape.from_config(AutoConfig.from_pretrained(folder)), dtype_bytes=dtype_bytes)
+        try:
+            config = AutoConfig.from_pretrained(folder)
+        except (OSError, ValueError) as error:
+            raise ValueError(
+                f"reading a model's sizes from {folder}: {error}. Give a folder as `save_pretrained` writes it."
+            ) from error
+        return cls.of(ModelShape.from_config(config), dtype_bytes=dtype_bytes)
 
     @property
     def layer_weights(self) -> int:
@@ -122,6 +128,14 @@ class Geometry:
         """
         return 2 * self.layers * self.kv_heads * self.head_dim * self.dtype_bytes
 
+    def can_cut(self, ways: int) -> bool:
+        """Whether so many tensor-parallel ranks get as many heads each; fewer key/value heads than ranks are copied.
+
+        >>> [ways for ways in range(1, 9) if GEOMETRIES["Qwen2.5-VL-7B"].can_cut(ways)]
+        [1, 2, 4]
+        """
+        return self.heads % ways == 0 and (self.kv_heads % ways == 0 or ways % self.kv_heads == 0)
+
     def text_flops(self, tokens: float, pairs: float, predicted: float = 0.0) -> float:
         """Forward over ``tokens`` that attend to ``pairs`` (query, key) pairs in all, with ``predicted`` outputs."""
         attention = 4.0 * self.layers * self.heads * self.head_dim * pairs
@@ -149,23 +163,24 @@ class Geometry:
         return f"Geometry({self.name}, {self.weights / 1e9:.2f} B weights)"
 
 
-GEOMETRIES: dict[str, Geometry] = {shape.name: Geometry.of(shape) for shape in PUBLISHED}
+GEOMETRIES: dict[str, Geometry] = {known.name: Geometry.of(known) for known in PUBLISHED}
 """Published sizes of the family by name."""
 
 
 def geometry(model: str | Geometry | Path) -> Geometry:
-    """A known size by name, or one read from a folder with a ``config.json``.
+    """A published size by name, with or without owner and ``-Instruct``, or one read from a folder with a ``config.json``.
 
-    >>> geometry("Qwen2.5-VL-7B").kv_bytes
+    >>> geometry("Qwen/Qwen2.5-VL-7B-Instruct").kv_bytes
     57344
     """
     if isinstance(model, Geometry):
         return model
-    if str(model) in GEOMETRIES:
-        return GEOMETRIES[str(model)]
-    if Path(model).exists():
-        return Geometry.from_folder(model)
-    raise ValueError(
-        f"looking for the sizes of {str(model)!r}: known are {', '.join(GEOMETRIES)}. Or pass a folder with a "
-        "config.json, or a Geometry."
-    )
+    if (Path(str(model)) / "config.json").is_file():
+        return Geometry.from_folder(str(model))
+    try:
+        return Geometry.of(shape(str(model)))
+    except ValueError:
+        raise ValueError(
+            f"looking for the sizes of {str(model)!r}: it is no published model, which are {', '.join(GEOMETRIES)}, and no "
+            "folder with a config.json. Give one of these, or a Geometry, as policy.geometry is."
+        ) from None

@@ -9,19 +9,22 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from math import inf
 from statistics import median
 
 import numpy
 from scipy.optimize import nnls
 
+from rollplex.bounds import POSITIVE, expect
 from rollplex.costs.costs import Order, Piece
 from rollplex.costs.decoding import Speed, decode_pieces, living
 from rollplex.costs.geometry import Geometry
+from rollplex.costs.observed import PREFIXES, Observed, observed
 from rollplex.costs.rates import Rates
-from rollplex.costs.work import Work, prefix_work, suffix_work
+from rollplex.costs.work import Work, prefix_work, suffix_work, total
 from rollplex.costs.workload import Draw
 from rollplex.step import Step
-from rollplex.trace import ADMIT, Tick, Trace
+from rollplex.trace import Trace
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -31,19 +34,21 @@ class Measured:
     geometry: Geometry
     """The model that was measured."""
     prefixes: dict[str, Rates]
-    """Field of a prefix, or ``"prefill"`` -> rates of its forward."""
+    """Field of a prefix, or ``"prefill"`` -> rates of its forward; no ``reference_prefix`` where there was no reference."""
     backward: Rates
-    """Of prefix backward passes."""
+    """Of prefix backward passes, a repeated forward included, for each operation of one forward."""
     suffix: Rates
-    """Of suffixes, forwards and backward together; a pass is a microbatch."""
+    """Of suffixes, for each operation of the actor's forward: reference, forward and backward; a pass is a microbatch."""
     microbatch: int = 1
     """Most responses of a suffix microbatch."""
+    pass_tokens: float = inf
+    """Prompt tokens of one pass, where prompts were seen to need several."""
     beside_s: float = 0.0
-    """What a step takes besides: between ticks, and where a suffix closes."""
+    """What a step takes besides: between ticks, moves within a budget, closing. The host's time, on any device."""
     speed: Speed
     """Of decoding."""
     reward_s: float
-    """A group's rewards."""
+    """A group's rewards: the host's time too."""
     update_s: float
     """The optimizer."""
 
@@ -55,26 +60,29 @@ class Measured:
 
     @classmethod
     def from_traces(cls, parts: Sequence[tuple[Trace, Sequence[Draw]]], geometry: Geometry) -> Measured:
-        """Rates from several traces, each with the lengths of its last steps.
+        """Rates from several traces, each with the lengths of its steps: those that they name, or its last finished ones.
 
         Steps of several sizes tell the parts of a rate apart; so do schedules that stream, whose microbatches are small.
+        Steps in which lanes worked at the same time are refused: costs are what work takes alone.
         """
-        seen: list[_Seen] = []
-        for trace, draws in parts:
-            indices = trace.steps()[-len(draws) :] if draws else []
-            if len(indices) < len(draws):
-                raise ValueError(
-                    f"reading costs from a trace: it has {len(indices)} steps, and {len(draws)} were given"
-                )
-            seen += [_Seen(trace.of_step(i), trace.step_s(i), draw) for i, draw in zip(indices, draws, strict=True)]
+        seen = [step for trace, draws in parts for step in observed(trace, draws)]
         if not seen:
-            raise ValueError("reading costs from a trace: no step was given. Run a few steps first.")
+            raise ValueError("reading costs from a trace: no finished step was given. Run a few steps first.")
         return _rates(seen, geometry)
 
+    @property
+    def reference(self) -> bool:
+        """Whether a reference's prefix was measured."""
+        return "reference_prefix" in self.prefixes
+
     def on(self, *, compute: float = 1.0, memory: float = 1.0) -> Measured:
-        """The same model on another device, so many times as fast in arithmetic and in memory."""
-        if compute <= 0 or memory <= 0:
-            raise ValueError(f"scaling costs: a device is {compute} and {memory} times as fast; both must be positive")
+        """The same model on another device, so many times as fast in arithmetic and in memory.
+
+        Decoding and the optimizer go by memory, everything else by arithmetic; what the host does takes as long as here.
+        """
+        expect(
+            "scaling costs to another device", {"compute": compute, "memory": memory}, compute=POSITIVE, memory=POSITIVE
+        )
         return replace(
             self,
             prefixes={name: rates.faster(compute) for name, rates in self.prefixes.items()},
@@ -94,13 +102,10 @@ class Measured:
         draw = order.draw
         match order.field:
             case "rollout":
-                rates = self.prefixes["prefill"]
-                prefill = [0.0 if order.handoff else rates.seconds(work) for work in prefix_work(self.geometry, draw)]
+                prefill = numpy.zeros(draw.num_prompts) if order.handoff else self._forwards("prefill", draw)
                 return decode_pieces(draw, numpy.array(prefill), 1, self.speed)
-            case "policy_prefix" | "reference_prefix":
-                rates = self.prefixes[order.field]
-                prompts = prefix_work(self.geometry, draw)
-                return [Piece(f"prompt {i}", rates.seconds(work)) for i, work in enumerate(prompts)]
+            case "policy_prefix" | "reference_prefix" if order.field in self.prefixes:
+                return [Piece(f"prompt {i}", seconds) for i, seconds in enumerate(self._forwards(order.field, draw))]
             case "rewards":
                 return [Piece(f"group {i}", self.reward_s, "host", (i,), i) for i in range(draw.num_prompts)]
             case "suffix":
@@ -108,116 +113,102 @@ class Measured:
             case "update":
                 return [Piece("adamw", self.update_s + self.beside_s)]
             case other:
-                raise ValueError(f"costing a phase that writes {other!r}: a trace of one pool does not show it")
+                raise ValueError(
+                    f"costing a phase that writes {other!r}: the measured steps had none. Lay out phases that they had "
+                    "(layout(schedule, reference=False) without a reference), or take the costs of a Roofline."
+                )
+
+    def _forwards(self, field: str, draw: Draw) -> list[float]:
+        """Seconds of each prompt's forward."""
+        works = prefix_work(self.geometry, draw, self._passes(draw))
+        return [self.prefixes[field].seconds(work) for work in works]
+
+    def _passes(self, draw: Draw) -> int:
+        """Passes that the prompts need: of like length together, at most all in one and at least one for each."""
+        return min(max(round(float(draw.prompts.sum()) / self.pass_tokens), 1), draw.num_prompts)
 
     def _suffix(self, draw: Draw, *, streamed: bool) -> list[Piece]:
-        """A group each; the cost of microbatches, and of the backward's pass, evenly over them."""
-        passes = draw.num_prompts if streamed else -(-draw.responses.size // self.microbatch)
-        forward = prefix_work(self.geometry, draw)
+        """A group each; the cost of microbatches, and of the backward's passes, evenly over them."""
+        num, group = draw.responses.shape
+        passes = self._passes(draw)
+        # A microbatch never has responses of two passes, nor of two groups that come one after another.
+        parts = num if streamed else passes
+        microbatches = parts * -(-num * group // (parts * self.microbatch))
+        forward = prefix_work(self.geometry, draw, passes)
         return [
             Piece(f"group {i}", self.suffix.seconds(work) + self.backward.seconds(prompt), part=i)
-            for i, (work, prompt) in enumerate(zip(suffix_work(self.geometry, draw, passes), forward, strict=True))
+            for i, (work, prompt) in enumerate(
+                zip(suffix_work(self.geometry, draw, microbatches), forward, strict=True)
+            )
         ]
 
 
 def draw_of(step: Step) -> Draw:
     """The lengths of a finished step."""
     if step.rollout is None:
-        raise ValueError(f"reading the lengths of step {step.index}: it has no rollout")
+        raise ValueError(
+            f"reading the lengths of step {step.index}: it has no rollout, so it was broken off. Give steps that were "
+            "finished."
+        )
     prompts = numpy.array([prompt.length for prompt in step.prompts])
-    patches = sum(
-        int(grid.prod(-1).sum()) for p in step.prompts for grid in (p.image_grid_thw, p.video_grid_thw) if grid.numel()
+    # A picture or video is one token of the text, and as many of the prompt as it has visual tokens.
+    visual = numpy.array([p.length - p.text_ids.numel() + p.num_images + p.num_videos for p in step.prompts])
+    return Draw(
+        prompts=prompts,
+        responses=numpy.stack([group.lengths.numpy() for group in step.rollout.groups]),
+        visual_share=float(visual.sum() / prompts.sum()),
+        visual=visual,
+        step=step.index,
     )
-    lengths = numpy.stack([group.lengths.numpy() for group in step.rollout.groups])
-    return Draw(prompts=prompts, responses=lengths, visual_share=patches / 4 / float(prompts.sum()))
 
 
-@dataclass(frozen=True, eq=False)
-class _Seen:
-    """A traced step with its lengths."""
-
-    ticks: list[Tick]
-    step_s: float
-    draw: Draw
-
-    def busy(self) -> dict[str, float]:
-        """Seconds by kind of work: phases, with decode's prefill and the prefix's backward told apart."""
-        totals: dict[str, float] = {}
-        for tick in self.ticks:
-            kind = _kind(tick)
-            totals[kind] = totals.get(kind, 0.0) + tick.end_s - tick.start_s
-        return totals
-
-
-def _rates(seen: list[_Seen], geometry: Geometry) -> Measured:
-    forward = [_total(prefix_work(geometry, step.draw)) for step in seen]
-    busy = [step.busy() for step in seen]
-
+def _rates(seen: list[Observed], geometry: Geometry) -> Measured:
     def rates(kind: str) -> Rates | None:
         """None where no trace shows it."""
-        shown = [(work, b[kind]) for work, b in zip(forward, busy, strict=True) if b.get(kind, 0.0) > 0]
-        return Rates.fit(shown) if shown else None
+        shown = [step for step in seen if step.seconds(kind) > 0]
+        works = [total(prefix_work(geometry, step.draw, step.passes(kind))) for step in shown]
+        return (
+            Rates.fit([(work, step.seconds(kind)) for work, step in zip(works, shown, strict=True)]) if shown else None
+        )
 
-    policy, backward = rates("prefix(policy)"), rates("backward")
+    found = {field: rates(kind) for field, kind in PREFIXES.items()}
+    policy, backward = found["policy_prefix"], rates("backward")
     if policy is None or backward is None:
-        raise ValueError("reading costs from a trace: it shows no prefix of the policy, or no backward of one")
-    nearest = rates("prefix(reference)") or policy
+        raise ValueError(
+            "reading costs from a trace: it shows no prefix of the policy, or no backward of one. Give steps of a run whose "
+            "phases are rollplex's Prefix and Suffix."
+        )
+    nearest = found["prefill"] or found["reference_prefix"] or policy
     suffix, microbatch = _suffix_rates(seen, geometry)
+    several = [(step, step.passes("prefix(policy)")) for step in seen if step.passes("prefix(policy)") > 1]
     return Measured(
         geometry=geometry,
-        prefixes={
-            "policy_prefix": policy,
-            "reference_prefix": nearest,
-            "prefill": rates("prefill") or nearest,
-        },
+        prefixes={field: one for field, one in found.items() if one is not None} | {"prefill": nearest},
         backward=backward,
         suffix=suffix,
         microbatch=microbatch,
+        pass_tokens=max((float(step.draw.prompts.sum()) / passes for step, passes in several), default=inf),
         speed=_speed(seen, geometry),
-        reward_s=median(b.get("reward", 0.0) / step.draw.num_prompts for b, step in zip(busy, seen, strict=True)),
-        update_s=median(b["update"] for b in busy),
-        beside_s=max(0.0, median(step.step_s - _inside(b) for b, step in zip(busy, seen, strict=True))),
+        reward_s=median(step.seconds("reward") / step.draw.num_prompts for step in seen),
+        update_s=median(step.seconds("update") for step in seen),
+        beside_s=median(step.beside_s for step in seen),
     )
 
 
-def _total(works: Sequence[Work]) -> Work:
-    total = Work()
-    for work in works:
-        total += work
-    return total
-
-
-def _inside(busy: dict[str, float]) -> float:
-    """Seconds that some rate accounts for."""
-    return sum(seconds for kind, seconds in busy.items() if kind != "beside")
-
-
-def _kind(tick: Tick) -> str:
-    if tick.label == ADMIT:  # moving, not computing
-        return "beside"
-    if tick.phase == "decode":
-        return "decode" if tick.label.startswith(("token", "group")) or tick.label == "end" else "prefill"
-    if tick.phase == "suffix" and not tick.label.endswith("responses"):
-        return "beside" if tick.label in ("scale", "end") else "backward"
-    return tick.phase
-
-
-def _suffix_rates(seen: list[_Seen], geometry: Geometry) -> tuple[Rates, int]:
+def _suffix_rates(seen: list[Observed], geometry: Geometry) -> tuple[Rates, int]:
     """Rates of a microbatch, and the most responses of one."""
     measured: list[tuple[Work, float]] = []
     largest = 0
     for step in seen:
-        total = _total(suffix_work(geometry, step.draw))
-        for tick in step.ticks:
-            if tick.phase == "suffix" and tick.label.endswith("responses"):
-                num = int(tick.label.split()[0])
-                largest = max(largest, num)
-                work = replace(total * (num / step.draw.responses.size), passes=1.0)
-                measured.append((work, tick.end_s - tick.start_s))
+        whole = total(suffix_work(geometry, step.draw))
+        for tick in step.of("suffix"):
+            num = int(tick.label.split()[0])
+            largest = max(largest, num)
+            measured.append((whole.part(num / step.draw.responses.size, passes=1.0), tick.end_s - tick.start_s))
     return Rates.fit(measured), largest
 
 
-def _speed(seen: list[_Seen], geometry: Geometry) -> Speed:
+def _speed(seen: list[Observed], geometry: Geometry) -> Speed:
     """Least squares, none below zero, over every iteration of every step; a group's prompt is read once.
 
     Errors are relative to the step's mean iteration, so that short steps count as much as long ones.
@@ -225,18 +216,17 @@ def _speed(seen: list[_Seen], geometry: Geometry) -> Speed:
     features: list[numpy.ndarray] = []
     seconds: list[numpy.ndarray] = []
     for step in seen:
-        ticks = [tick for tick in step.ticks if tick.phase == "decode" and _kind(tick) == "decode"]
-        tokens = [tick for tick in ticks if tick.label.startswith("token")]
+        tokens = [tick for tick in step.of("decode") if tick.label.startswith("token")]
         if not tokens:
             continue
         rows, context = living(step.draw, len(tokens))
+        times = numpy.array([tick.end_s - tick.start_s for tick in tokens])
         # What a completed group costs on top belongs to the iterations, evenly.
-        beside = sum(t.end_s - t.start_s for t in ticks if not t.label.startswith("token")) / len(tokens)
-        times = numpy.array([t.end_s - t.start_s + beside for t in tokens])
+        times += (step.seconds("decode") - times.sum()) / len(tokens)
         features.append(numpy.stack([numpy.ones(len(tokens)), rows, context], axis=1) / times.mean())
         seconds.append(times / times.mean())
     if not features:
-        raise ValueError("reading costs from a trace: no token was decoded in its steps")
+        raise ValueError("reading costs from a trace: no token was decoded in its steps. Give steps that decoded some.")
     matrix, target = numpy.concatenate(features), numpy.concatenate(seconds)
     scale = matrix.max(axis=0).clip(1e-12)
     (fixed, row, context_s), _ = nnls(matrix / scale, target)

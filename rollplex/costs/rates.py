@@ -12,6 +12,7 @@ from statistics import median
 import numpy
 from scipy.optimize import nnls
 
+from rollplex.bounds import POSITIVE
 from rollplex.costs.work import Work
 
 PULL = 0.01
@@ -51,9 +52,12 @@ class Rates:
         no cost of a pass.
         """
         if not measured:
-            raise ValueError("fitting rates: nothing was measured")
-        if any(seconds <= 0 or work.operations <= 0 for work, seconds in measured):
-            raise ValueError(f"fitting rates: every measurement needs work and time, and these have {list(measured)}")
+            raise ValueError("fitting rates: nothing was measured. Give at least one pair of work and seconds.")
+        for work, taken in measured:
+            if not (POSITIVE.hold(taken) and POSITIVE.hold(work.operations)):
+                raise ValueError(
+                    f"fitting rates: {work} took {taken} s; every measurement needs work and time. Leave out what has none."
+                )
         seconds = numpy.array([s for _, s in measured])
         base = median(s / work.operations for work, s in measured)
         scale = numpy.array([float(numpy.median(seconds)), base, base, base])

@@ -25,7 +25,7 @@ class Remembered:
 
     def pieces(self, order: Order) -> list[Piece]:
         """The same pieces, asked for once."""
-        key = (self.key, order.field, id(order.draw), order.devices, order.handoff, order.pool)
+        key = (self.key, order.field, id(order.draw), order.devices, order.handoff, order.pool, order.streamed)
         if key not in self.memory:
             self.memory[key] = self.costs.pieces(order)
         return self.memory[key]

@@ -7,14 +7,17 @@ replace them where there are any (`rollplex.costs.measured`).
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from heapq import heapreplace
 
 import numpy
 
-from rollplex.costs.collectives import all_gather_s, all_reduce_s, broadcast_s
-from rollplex.costs.costs import Order, Piece
+from rollplex.bounds import AMOUNT, EFFICIENCY, expect
+from rollplex.costs.collectives import all_gather_s, all_reduce_s, broadcast_s, send_s
+from rollplex.costs.costs import FIELDS, Order, Piece
 from rollplex.costs.decoding import Speed, decode_pieces
 from rollplex.costs.geometry import Geometry
-from rollplex.hardware import Cluster, Link
+from rollplex.costs.placement import Placement, PlacementError
+from rollplex.hardware import Cluster
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -42,34 +45,10 @@ class Efficiency:
     prompt_kv_per_group: bool = False
     """Whether decoding reads a group's prompt KV once instead of once for each of its responses."""
 
-
-@dataclass(frozen=True, kw_only=True)
-class Placement:
-    """How models are cut, and what the residency policy costs in time."""
-
-    train_tp: int = 8
-    """Tensor-parallel degree of actor and reference."""
-    rollout_tp: int = 4
-    """Tensor-parallel degree of an engine replica."""
-    recompute: bool = True
-    """Whether backward passes run the forward again."""
-    host_state: bool = True
-    """Whether FP32 master and moments live in host memory and are streamed through the device."""
-    shard_optimizer: bool = False
-    """Whether master and moments are sharded over data-parallel ranks."""
-    delta: float = 1.0
-    """Share of the weights that a transfer between pools sends (sparse deltas send few, with their indices)."""
-    sites: int = 0
-    """Sites that the rollout pool is spread over, each behind ``between_sites``; 0: same site, ordinary links."""
-    between_sites: Link | None = None
-    """The link to those sites."""
-    accepted: float = 1.0
-    """Tokens accepted for each decode iteration: above 1 with speculative drafts."""
-
-    @property
-    def unit(self) -> int:
-        """Devices that a pool has a multiple of."""
-        return max(self.train_tp, self.rollout_tp)
+    def __post_init__(self) -> None:
+        doing = "stating an Efficiency"
+        expect(doing, vars(self), prefix=EFFICIENCY, train=EFFICIENCY, memory=EFFICIENCY, link=EFFICIENCY)
+        expect(doing, vars(self), token_s=AMOUNT, sequence_s=AMOUNT, input_s_per_visual_token=AMOUNT, prompt_s=AMOUNT)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -95,6 +74,11 @@ class Roofline:
     """How far from the peaks."""
     pools: dict[str, Cluster] = field(default_factory=dict)
     """Pools of another kind of device than ``cluster``'s, by name."""
+    reference: bool = True
+    """Whether a frozen reference model scores the responses too."""
+
+    def __post_init__(self) -> None:
+        self.placement.expect(self.geometry)
 
     def pieces(self, order: Order) -> list[Piece]:
         """The work of one phase."""
@@ -110,9 +94,12 @@ class Roofline:
             case "update":
                 return self._update(order)
             case "published":
-                return [Piece("weights", self.publish_s(order.devices), "copy", busy=1.0)]
+                return [Piece("weights", self.publish_s(), "copy")]
             case other:
-                raise ValueError(f"costing a phase that writes {other!r}: a Roofline knows the phases of a step only")
+                raise ValueError(
+                    f"costing a phase that writes {other!r}: a Roofline knows {', '.join(FIELDS)}. Wrap it in Costs of your "
+                    "own for any other phase."
+                )
 
     def _where(self, order: Order) -> Cluster:
         return self.pools.get(order.pool, self.cluster)
@@ -150,11 +137,14 @@ class Roofline:
         return decode_pieces(order.draw, prefill, replicas, speed)
 
     def _prefix(self, order: Order) -> list[Piece]:
+        """Round by round, in which every rank takes one prompt; sorted, so that a round's prompts are alike."""
         where, ranks = self._where(order), self._ranks(order)
         costs = [
             self._forward_s(p, v, self.placement.train_tp, where) + self.efficiency.prompt_s for p, v in _prompts(order)
         ]
-        return [Piece(f"prompts {i}", s) for i, s in enumerate(_rounds(costs, ranks))]
+        costs.sort(reverse=True)
+        rounds = [costs[i : i + ranks] for i in range(0, len(costs), ranks)]
+        return [Piece(f"prompts {i}", r[0], busy=min(sum(r) / (r[0] * ranks), 1.0)) for i, r in enumerate(rounds)]
 
     def _forward_s(self, tokens: float, visual: float, tp: int, where: Cluster) -> float:
         """One prompt through a model that is cut ``tp`` ways: host work, vision tower, text layers, collectives."""
@@ -176,23 +166,31 @@ class Roofline:
         return times * (vision + text + links)
 
     def _suffix(self, order: Order) -> list[Piece]:
-        """Group by group: reference forward, actor forward and backward on the responses, prefix backward."""
+        """Group by group: reference forward, actor forward and backward on the responses, prefix backward.
+
+        A rank has whole groups, since a boundary is on one of them; each piece is a group's part of what the ranks take
+        together.
+        """
         where, ranks = self._where(order), self._ranks(order)
-        draw, g, tp = order.draw, self.geometry, self.placement.train_tp
+        draw, g, p = order.draw, self.geometry, self.placement
         prompts, responses = draw.suffixes()
-        group = max(draw.group_size, 1)
-        rate = where.device.flops * self.efficiency.train * tp
-        times = 5 if self.placement.recompute else 4
+        group = draw.group_size
+        rate = where.device.flops * self.efficiency.train * p.train_tp
+        # Forwards of reference and actor, a backward of twice the actor's, and its forward again.
+        times = self.reference + 3 + p.recompute
         costs: list[float] = []
         for start in range(0, len(responses), group):
-            p, r = prompts[start : start + group].astype(float), responses[start : start + group].astype(float)
-            flops = g.text_flops(float(r.sum()), float((r * (p + r / 2)).sum()), float(r.sum()))
-            links = 2 * g.layers * all_reduce_s(2.0 * float(r.sum()) * g.hidden, tp, where, self.efficiency.link)
-            prompt = float(p.mean()) if len(p) else 0.0
+            each = slice(start, start + group)
+            context, lengths = prompts[each].astype(float), responses[each].astype(float)
+            tokens = float(lengths.sum())
+            flops = g.text_flops(tokens, float((lengths * (context + lengths / 2)).sum()), tokens)
+            links = 2 * g.layers * all_reduce_s(2.0 * tokens * g.hidden, p.train_tp, where, self.efficiency.link)
+            prompt = float(context.mean())
             costs.append(times * (flops / rate + links) + self._backward_s(prompt, prompt * draw.visual_share, where))
-        if len(costs) == draw.num_prompts:  # groups are whole: they can be waited for one by one
-            return [Piece(f"group {i}", s / ranks, part=i) for i, s in enumerate(costs)]
-        return [Piece(f"groups {i}", s) for i, s in enumerate(_rounds(costs, ranks))]
+        scale = _makespan(costs, ranks) / sum(costs)
+        busy = min(1 / (scale * ranks), 1.0)
+        whole = len(costs) == draw.num_prompts  # then they can be waited for one by one
+        return [Piece(f"group {i}", cost * scale, part=i if whole else None, busy=busy) for i, cost in enumerate(costs)]
 
     def _update(self, order: Order) -> list[Piece]:
         """Gradient reduction over ranks, AdamW over FP32 state, cast, and the exchange that fills the engine's shards."""
@@ -211,15 +209,17 @@ class Roofline:
             pieces.append(Piece("exchange shards", all_gather_s(shard, times, where, self.efficiency.link), "copy"))
         return [piece for piece in pieces if piece.seconds > 0]
 
-    def publish_s(self, devices: int) -> float:
-        """Seconds to send the weights to a rollout pool: shard by shard between pools, or site by site."""
+    def publish_s(self) -> float:
+        """Seconds to send the weights to the rollout pool: shard by shard to its replicas, or whole to each site.
+
+        Replicas pass on what they receive, so that the last one ends only latencies after the first; these are left out.
+        """
         g, p, e = self.geometry, self.placement, self.efficiency
-        num_bytes = (
-            g.dtype_bytes * g.weights * min(1.0, p.delta * (1.0 if p.delta >= 1 else 3.0))
-        )  # a 4-byte index each
-        if p.sites and p.between_sites is not None:
+        # A sparse delta sends a 4-byte index with each 2-byte weight; at a third of the weights, all are cheaper.
+        num_bytes = g.dtype_bytes * g.weights * min(1.0, 3.0 * p.delta)
+        if p.between_sites is not None:
             return broadcast_s(num_bytes, p.sites, p.between_sites, e.link)
-        return broadcast_s(num_bytes / p.rollout_tp, max(devices // p.rollout_tp, 1), self.cluster.between, e.link)
+        return send_s(num_bytes / p.rollout_tp, self.cluster.span(self.cluster.num_devices), e.link)
 
 
 def _prompts(order: Order) -> list[tuple[float, float]]:
@@ -228,14 +228,20 @@ def _prompts(order: Order) -> list[tuple[float, float]]:
 
 def _ranks(devices: int, tp: int, what: str, pool: str) -> int:
     if devices % tp or devices < tp:
-        raise ValueError(
+        raise PlacementError(
             f"placing {what} on pool {pool!r}: {devices} devices do not divide into groups of {tp}. Choose a "
             "tensor-parallel degree that divides the pool."
         )
     return devices // tp
 
 
-def _rounds(costs: list[float], ranks: int) -> list[float]:
-    """Seconds of each round in which every rank does one item; items sorted, so that a round's items are alike."""
-    ordered = sorted(costs, reverse=True)
-    return [ordered[i] for i in range(0, len(ordered), ranks)]
+def _makespan(costs: list[float], ranks: int) -> float:
+    """Seconds until all is done, where whichever rank is free first takes the longest item that is left.
+
+    >>> _makespan([3.0, 2.0, 2.0], 2)
+    4.0
+    """
+    ends = [0.0] * min(ranks, len(costs))
+    for cost in sorted(costs, reverse=True):
+        heapreplace(ends, ends[0] + cost)
+    return max(ends)

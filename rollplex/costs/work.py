@@ -7,6 +7,7 @@ Shapes: N prompts, G responses a prompt.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import astuple, dataclass
 
 import numpy
@@ -36,13 +37,9 @@ class Work:
             attention=self.attention + other.attention,
         )
 
-    def __mul__(self, factor: float) -> Work:
-        return Work(
-            passes=self.passes * factor,
-            vision=self.vision * factor,
-            text=self.text * factor,
-            attention=self.attention * factor,
-        )
+    def part(self, share: float, *, passes: float) -> Work:
+        """A share of the operations, in passes of its own."""
+        return Work(passes=passes, vision=self.vision * share, text=self.text * share, attention=self.attention * share)
 
     @property
     def operations(self) -> float:
@@ -54,8 +51,8 @@ class Work:
         return numpy.array(astuple(self))
 
 
-def prefix_work(geometry: Geometry, draw: Draw) -> list[Work]:
-    """A forward over each of N prompts, each with one picture of all its visual tokens, in one pass over all.
+def prefix_work(geometry: Geometry, draw: Draw, passes: int = 1) -> list[Work]:
+    """A forward over each of N prompts, each with one picture of all its visual tokens, in so many passes over all.
 
     >>> from rollplex.costs.geometry import geometry
     >>> from rollplex.costs.workload import Workload
@@ -70,7 +67,7 @@ def prefix_work(geometry: Geometry, draw: Draw) -> list[Work]:
         whole = geometry.vision_flops(visual, patches_together=visual * geometry.merge) - windows
         made.append(
             Work(
-                passes=1 / draw.num_prompts,
+                passes=passes / draw.num_prompts,
                 vision=windows,
                 text=geometry.text_flops(tokens, 0.0),
                 attention=whole + geometry.text_flops(0.0, tokens**2 / 2),
@@ -91,3 +88,12 @@ def suffix_work(geometry: Geometry, draw: Draw, passes: int = 1) -> list[Work]:
             )
         )
     return made
+
+
+def total(works: Sequence[Work]) -> Work:
+    """All of them together.
+
+    >>> total([Work(passes=1, text=2.0), Work(passes=1, vision=3.0)])
+    Work(passes=2.0, vision=3.0, text=2.0, attention=0.0)
+    """
+    return sum(works, Work())

@@ -11,9 +11,11 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
+from typing import Literal
 
 from rollplex.costs.geometry import geometry
-from rollplex.costs.roofline import Efficiency, Placement
+from rollplex.costs.placement import Placement
+from rollplex.costs.roofline import Efficiency
 from rollplex.costs.workload import Workload
 from rollplex.hardware import cluster
 from rollplex.interference import Interference
@@ -131,6 +133,8 @@ class Comparison:
 
     dataset: str
     """Which."""
+    kind: Literal["simulated"] = "simulated"
+    """What its numbers are."""
     versus_colocate: float
     """Serial colocation's step over Rollplex's."""
     versus_disaggregated: float

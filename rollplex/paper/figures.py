@@ -48,7 +48,9 @@ def table2_figure(cells: Sequence[Cell]) -> go.Figure:
     ends = [30, 270]
     made.add_scatter(x=ends, y=ends, mode="lines", line={"dash": "dot", "color": "gray"}, name="equal")
     made.update_xaxes(type="log", title="published step, s")
-    return made.update_yaxes(type="log", title="predicted step, s").update_layout(title="Table 2")
+    return made.update_yaxes(type="log", title="predicted step, s").update_layout(
+        title="Table 2: published, and predicted by the simulator"
+    )
 
 
 def cluster_frame(compared: Sequence[Comparison]) -> pandas.DataFrame:
@@ -86,12 +88,14 @@ def rollmux_figure(points: Sequence[rollmux.Point]) -> go.Figure:
         )
     made.add_hline(y=rollmux.PUBLISHED, line_dash="dot", annotation_text="published, on its own trace")
     return made.update_layout(
-        title="Two jobs on two pools", xaxis_title="rollout's share of a job's step", yaxis_title="cost efficiency"
+        title="Two jobs on two pools, simulated",
+        xaxis_title="rollout's share of a job's step",
+        yaxis_title="simulated cost efficiency over disaggregation",
     )
 
 
 def handoff_frame(points: Sequence[HandoffPoint]) -> pandas.DataFrame:
-    """Rollplex's step over OnePrefill's: rows are prompts and responses, columns models and degrees."""
+    """Rollplex's simulated step over OnePrefill's: rows are prompts and responses, columns models and degrees."""
     import pandas
 
     rows = [
@@ -103,4 +107,5 @@ def handoff_frame(points: Sequence[HandoffPoint]) -> pandas.DataFrame:
         }
         for p in points
     ]
-    return pandas.DataFrame(rows).pivot_table(index=["prompt", "response"], columns="where", values="gain")
+    table = pandas.DataFrame(rows).pivot_table(index=["prompt", "response"], columns="where", values="gain")
+    return table.rename_axis(columns="simulated gain")

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from typing import Literal
 
 from rollplex.costs.costs import Given, Order, Piece
 from rollplex.costs.workload import Workload
@@ -37,7 +38,9 @@ class Point:
     spread: float
     """Standard deviation of the logarithm of a step's rollout time."""
     ratio: float
-    """Cost efficiency over disaggregation."""
+    """Simulated cost efficiency over disaggregation."""
+    kind: Literal["simulated"] = "simulated"
+    """What the ratio is."""
 
 
 def efficiency(

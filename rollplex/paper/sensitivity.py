@@ -37,7 +37,7 @@ class Range:
     first_out: str
     """What leaves first beyond that, if anything did."""
     curves: dict[str, list[float]]
-    """Data set -> ratio to colocation at each tried factor."""
+    """Data set -> simulated ratio to colocation at each tried factor."""
     factors: list[float]
     """The tried factors."""
 
@@ -102,7 +102,7 @@ def figure(ranges: Sequence[Range]) -> go.Figure:
     made = go.Figure(bars)
     made.add_vline(x=1.0, line_dash="dot")
     return made.update_layout(
-        title="How far each assumption can move before a ratio leaves the published range",
+        title="How far each assumption can move before a simulated ratio leaves the published range",
         xaxis={"type": "log", "title": "factor on the assumption"},
         showlegend=False,
     )

@@ -10,7 +10,6 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from rollplex.costs.residency import MANAGED, Residency
-from rollplex.costs.roofline import Placement
 from rollplex.scenario import Scenario, layout
 from rollplex.schedule import Schedule, Timetable
 from rollplex.simulate import Simulation
@@ -18,7 +17,7 @@ from rollplex.simulate import Simulation
 
 @dataclass(frozen=True, kw_only=True)
 class Effect:
-    """A published qualitative effect, as numbers over a parameter and the claim about them."""
+    """A published qualitative effect, as simulated numbers over a parameter and the claim about them."""
 
     claim: str
     """What the paper found, in our words."""
@@ -27,7 +26,7 @@ class Effect:
     metric: str
     """What the numbers are."""
     values: dict[str, float]
-    """Value of the parameter -> the metric."""
+    """Value of the parameter -> the metric, simulated."""
     holds: bool
     """Whether the numbers show the claim."""
 
@@ -68,7 +67,7 @@ class Preset:
         """Simulate it; ``changes`` are to the placement."""
         return scenario.simulate(
             self.schedule,
-            replace(default_placement(scenario), **(self.placement | changes)),
+            replace(scenario.usual_placement(), **(self.placement | changes)),
             self.residency,
             rollout_share=self.rollout_share,
             num_jobs=self.num_jobs,
@@ -77,12 +76,6 @@ class Preset:
 
     def __repr__(self) -> str:
         return f"Preset({self.name}, arXiv {self.arxiv})"
-
-
-def default_placement(scenario: Scenario) -> Placement:
-    """The same for every system: a node's worth of tensor parallelism for training, half of it for engines."""
-    width = min(scenario.cluster.devices_per_node, 8)
-    return Placement(train_tp=width, rollout_tp=max(width // 2, 1))
 
 
 def step_s(simulation: Simulation, skip: int = 2) -> float:

@@ -77,7 +77,10 @@ class Clock:
         undone = [w for w in self.works if not w.finished]
         if undone:
             stuck = ", ".join(sorted({f"{w.slot.phase.name} of step {w.step}" for w in undone})[:5])
-            raise RuntimeError(f"simulating: nothing can run any more, and these have not: {stuck}")
+            raise RuntimeError(
+                f"simulating: nothing can run any more, and these have not: {stuck}. Look at what they wait for: print the "
+                "timetable."
+            )
 
     def _start_what_can(self) -> bool:
         """Give every idle lane its next piece; whether anything changed."""
@@ -131,13 +134,11 @@ class Clock:
             return True
         if not table.pipelined:
             return self.open_stage[name, step - 1] >= len(table.stages)
-        if work.field == "reference_prefix":
-            return True  # frozen weights: it may run ahead
-        behind = table.staleness if work.field in ("rollout", "rewards") else 0
-        needed = "published" if work.field == "rollout" and (name, 0, "published") in self.index else "update"
-        if work.field == "rewards":
-            return True
-        version = step - 1 - behind
+        if work.field in ("reference_prefix", "rewards"):
+            return True  # no weights that are trained: it may run ahead
+        rollout = work.field == "rollout"
+        needed = "published" if rollout and (name, 0, "published") in self.index else "update"
+        version = step - 1 - (table.staleness if rollout else 0)
         return version < 0 or self.index[name, version, needed].finished
 
     def _streamed(self, work: Work) -> Work | None:

@@ -6,8 +6,12 @@ is not here: it grows with the tokens, and comes with the pieces of decode.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass
+
+from rollplex.bounds import AMOUNT, expect
+from rollplex.costs.costs import FIELDS
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -24,6 +28,16 @@ class Held:
     """The field whose phase brings them by starting; None: always there."""
     until: str | None = None
     """The field whose phase ends them by finishing; ``since`` again where None."""
+    keeps_cache: bool = False
+    """Whether the rollout's KV lies in it, as in an engine's reserved pool."""
+
+    def __post_init__(self) -> None:
+        doing = f"saying what {self.owner!r} holds"
+        expect(doing, vars(self), num_bytes=AMOUNT)
+        if unknown := {self.since, self.until} - {None, *FIELDS}:
+            raise ValueError(f"{doing}: no phase writes {unknown}; since and until are among {', '.join(FIELDS)}")
+        if self.until is not None and self.since is None:
+            raise ValueError(f"{doing}: it is always there, and until is {self.until!r}; say since when")
 
     @property
     def always(self) -> bool:
@@ -41,6 +55,10 @@ class Occupancy:
 
     def __init__(self, objects: Iterable[Held]) -> None:
         self.objects = tuple(objects)
+        self.reserved: Counter[str] = Counter()
+        for held in self.objects:
+            if held.keeps_cache:
+                self.reserved[held.pool] += int(held.num_bytes)
         self.there: dict[str, dict[str, float]] = {}
         for held in self.objects:
             if held.always:
@@ -55,8 +73,8 @@ class Occupancy:
         return self._change([h for h in self.objects if not h.always and h.last == field], -1)
 
     def cache(self, pool: str, num_bytes: int) -> None:
-        """The rollout's KV is this large now."""
-        self.there.setdefault(pool, {})["rollout.kv"] = num_bytes
+        """The rollout's KV is this large now; what lies in a reserved pool is counted there."""
+        self.there.setdefault(pool, {})["rollout.kv"] = max(num_bytes - self.reserved[pool], 0)
 
     def total(self, pool: str) -> float:
         """Bytes on one device of a pool."""

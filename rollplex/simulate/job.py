@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from itertools import islice
 
+from rollplex.bounds import COUNT, NUMBER, expect
 from rollplex.costs.costs import Costs
 from rollplex.costs.workload import Draw, Workload
 from rollplex.schedule import Timetable
@@ -32,14 +33,24 @@ class Job:
     held: tuple[Held, ...] = ()
     """What occupies device memory, and when."""
 
+    def __post_init__(self) -> None:
+        if not isinstance(self.timetable, Timetable):
+            raise ValueError(
+                f"making a Job: its timetable is {self.timetable!r}, a {type(self.timetable).__name__}; lay a schedule out "
+                "first, with rollplex.scenario.layout(schedule)"
+            )
+        expect(f"making the Job {self.name!r}", vars(self), num_steps=COUNT, seed=NUMBER)
+
     def draws(self) -> list[Draw]:
         """The lengths of each step, after the timetable's selection."""
         if not isinstance(self.workload, Workload):
-            if len(self.workload) < self.num_steps:
+            draws = list(self.workload)[: self.num_steps] if isinstance(self.workload, Iterable) else []
+            if len(draws) < self.num_steps or not all(isinstance(draw, Draw) for draw in draws):
                 raise ValueError(
-                    f"simulating {self.num_steps} steps of {self.name!r}: lengths of only {len(self.workload)} were given"
+                    f"simulating {self.num_steps} steps of {self.name!r}: the lengths given are {self.workload!r}; give a Workload, or "
+                    "a Draw for each step"
                 )
-            return list(self.workload[: self.num_steps])
+            return draws
         selection = self.timetable.selection
         if selection is None:
             selection = Everything()

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
+from rollplex.bounds import AMOUNT, COUNT, expect
 from rollplex.costs.costs import Order, Piece
 from rollplex.costs.workload import Draw
 from rollplex.interference import NONE, Interference
@@ -46,9 +47,14 @@ class Simulation:
 
     def step_s(self, job: str | None = None, *, skip: int = 0) -> float:
         """Seconds from one step's end to the next, on average, the first ``skip`` steps left out."""
-        ends = self.ends[job if job is not None else next(iter(self.ends))]
-        if len(ends) <= skip:
-            raise ValueError(f"asking for the step time after {skip} steps: only {len(ends)} were simulated")
+        name = next(iter(self.ends)) if job is None else job
+        if name not in self.ends:
+            raise ValueError(f"asking for the step time of job {name!r}: the jobs are {', '.join(self.ends)}")
+        ends = self.ends[name]
+        if not 0 <= skip < len(ends):
+            raise ValueError(
+                f"asking for the step time after {skip} steps: {len(ends)} were simulated; skip fewer, or simulate more"
+            )
         begin = ends[skip - 1] if skip else 0.0
         return (ends[-1] - begin) / (len(ends) - skip)
 
@@ -59,7 +65,8 @@ class Simulation:
         return 1 - sum(self.busy_s[pool] * num for pool, num in self.devices.items()) / total if total else 0.0
 
     def __repr__(self) -> str:
-        return f"Simulation({len(self.traces)} jobs on {self.devices}, {self.end_s:.1f} s, idle {self.idle_share:.0%})"
+        jobs = "1 job" if len(self.traces) == 1 else f"{len(self.traces)} jobs"
+        return f"Simulation(predicted: {jobs} on {self.devices}, {self.end_s:.4g} s, idle {self.idle_share:.0%})"
 
 
 def simulate(
@@ -85,6 +92,9 @@ def simulate(
     """
     sizes = dict(pools) if pools is not None else {ONE_POOL: 1}
     _check(jobs, sizes)
+    expect("simulating", {"switch_s": switch_s}, switch_s=AMOUNT)
+    if not isinstance(interference, Interference):
+        raise ValueError(f"simulating: interference is {interference!r}; give an Interference, as rx.Interference() is")
     recording = _Recording(jobs, sizes, device)
     clock = Clock(
         works=[work for job in jobs for work in works_of(job)],
@@ -107,14 +117,20 @@ def simulate(
 
 
 def _check(jobs: Sequence[Job], sizes: Mapping[str, int]) -> None:
-    if not jobs or len({job.name for job in jobs}) < len(jobs):
-        raise ValueError(f"simulating: wanted at least one job and distinct names, found {[j.name for j in jobs]}")
+    if not jobs or not all(isinstance(job, Job) for job in jobs):
+        raise ValueError(
+            f"simulating: the jobs are {jobs}; give at least one Job, which names a timetable and its costs"
+        )
+    if len({job.name for job in jobs}) < len(jobs):
+        raise ValueError(f"simulating: the jobs are named {[job.name for job in jobs]}; give each a name of its own")
+    expect("simulating: devices of each pool", sizes, **dict.fromkeys(sizes, COUNT))
     for job in jobs:
         job.timetable.check(live=False)
-        used = {job.timetable.pool(slot.lane) for stage in job.timetable.stages for slot in stage.slots}
-        if used - sizes.keys():
+        needed = {job.timetable.pool(slot.lane) for stage in job.timetable.stages for slot in stage.slots}
+        needed |= {held.pool for held in job.held}
+        if needed - sizes.keys():
             raise ValueError(
-                f"simulating {job.timetable.name}: it runs on pools {sorted(used)}, and sizes were given for "
+                f"simulating {job.timetable.name}: it needs pools {sorted(needed)}, and sizes were given for "
                 f"{sorted(sizes)}. Pass pools={{name: devices}}."
             )
 

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from collections import deque
+from collections.abc import Iterable
 from dataclasses import dataclass, field
+from typing import Any
 
 from rollplex.costs.costs import Order, Piece, total_s
 from rollplex.interference import Interference
@@ -66,13 +68,24 @@ class Work:
 
     def open(self, order: Order, interference: Interference) -> None:
         """Ask for the pieces, and stretch them by what the policy adds once."""
-        pieces = self.job.costs.pieces(order)
+        pieces = self._asked(order)
         delay = self._delay(interference)
         alone = total_s(pieces)
         if delay and alone > 0:
             factor = max(alone + delay, 0.0) / alone
-            pieces = [Piece(p.label, p.seconds * factor, p.kind, p.ready, p.part, p.busy, p.holds) for p in pieces]
+            pieces = [piece.times(factor) for piece in pieces]
         self.pieces = deque(pieces)
+
+    def _asked(self, order: Order) -> list[Piece]:
+        """The pieces from the job's costs, which may be anybody's."""
+        found: Any = self.job.costs.pieces(order)
+        pieces: list[Any] = list(found) if isinstance(found, Iterable) else [found]
+        if not all(isinstance(piece, Piece) for piece in pieces):
+            raise ValueError(
+                f"costing {self.slot.phase.name} of {self.job.name!r}: {type(self.job.costs).__name__}.pieces returned "
+                f"{found!r}; return a list of Piece, empty where a phase costs nothing"
+            )
+        return pieces
 
     def _delay(self, interference: Interference) -> float:
         if self.field == "rollout" and _shares(self.job.timetable, self.stage, self.slot):

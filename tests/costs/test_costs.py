@@ -13,10 +13,11 @@ from rollplex.costs.costs import Given, Order, Scaled, total_s
 from rollplex.costs.decoding import Speed, decode_pieces
 from rollplex.costs.geometry import GEOMETRIES, geometry
 from rollplex.costs.measured import Measured
+from rollplex.costs.placement import Placement
 from rollplex.costs.rates import Rates
 from rollplex.costs.remembered import Remembered
 from rollplex.costs.residency import ABLATIONS, MANAGED, NAIVE, objects
-from rollplex.costs.roofline import Efficiency, Placement, Roofline
+from rollplex.costs.roofline import Efficiency, Roofline
 from rollplex.costs.workload import Draw, Workload
 from rollplex.hardware import DEVICES, LINKS, cluster
 
@@ -66,8 +67,8 @@ def test_devices_that_do_not_divide_are_refused() -> None:
 
 def test_a_sparse_delta_is_cheaper_to_send_and_never_dearer_than_everything() -> None:
     sparse, odd = (replace(COSTS, placement=Placement(delta=share)) for share in (0.05, 0.9))
-    assert sparse.publish_s(16) < COSTS.publish_s(16)
-    assert odd.publish_s(16) <= COSTS.publish_s(16)
+    assert sparse.publish_s() < COSTS.publish_s()
+    assert odd.publish_s() <= COSTS.publish_s()
 
 
 def test_a_reduction_over_nodes_costs_more_than_inside_one() -> None:
@@ -100,7 +101,7 @@ def _iteration(draw: Draw, prompts: list[int], t: int, speed: Speed) -> float:
 
 
 def test_lengths_repeat_with_the_seed_and_respect_the_limit() -> None:
-    work = Workload(response_spread=2.0, max_response_tokens=300)
+    work = Workload(response_tokens=200, response_spread=2.0, max_response_tokens=300)
     assert (work.draw(3, seed=1).responses == work.draw(3, seed=1).responses).all()
     assert (work.draw(3, seed=1).responses != work.draw(4, seed=1).responses).any()
     assert work.draw().responses.max() <= 300
@@ -165,5 +166,5 @@ def test_a_streamed_suffix_pays_for_a_pass_for_each_group() -> None:
 
 
 def test_costs_of_no_step_are_refused() -> None:
-    with pytest.raises(ValueError, match="no step was given"):
+    with pytest.raises(ValueError, match="no finished step was given"):
         Measured.from_trace(written(RATES, DRAW), [], G32)

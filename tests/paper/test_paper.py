@@ -4,7 +4,7 @@ from statistics import median
 
 import pytest
 
-from rollplex.costs.roofline import Placement
+from rollplex.costs.placement import Placement
 from rollplex.handoff import why_not
 from rollplex.paper import published, rollmux, table2
 from rollplex.paper.cluster32 import ASSUMPTIONS, compare, main_ratios, prompt_tokens, workloads
