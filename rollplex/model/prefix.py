@@ -14,10 +14,10 @@ from typing import Literal
 import torch
 from torch import nn
 from torch.nn.functional import scaled_dot_product_attention
-from torch.utils.checkpoint import checkpoint
 
 from rollplex.boundary import Boundary, PrefixOutput, Tape
 from rollplex.memory.arena import Arena
+from rollplex.model.again import made_again
 from rollplex.model.attention import per_query_head
 from rollplex.model.model import Model
 from rollplex.model.text import TextLayer
@@ -109,10 +109,7 @@ def prefix_forward(
         final = index == len(model.text.layers) - 1
         with mode():
             run = partial(_last_layer, layer, last=last) if final else partial(_layer, layer)
-            if checkpointed:
-                x, k, v = checkpoint(run, x, cos, sin, use_reentrant=True)
-            else:
-                x, k, v = run(x, cos, sin)
+            x, k, v = made_again(run, x, cos, sin) if checkpointed else run(x, cos, sin)
         keys.append(k)
         values.append(v)
         saved.settle(resident=(k, v))

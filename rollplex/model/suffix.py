@@ -9,8 +9,8 @@ from collections.abc import Sequence
 from functools import partial
 
 import torch
-from torch.utils.checkpoint import checkpoint
 
+from rollplex.model.again import made_again
 from rollplex.model.attention import PromptKeys
 from rollplex.model.model import Model
 from rollplex.model.text import TextLayer
@@ -38,8 +38,7 @@ def response_hidden(
     cos, sin = model.text.rotary.text_angles(next_positions[:, None] + torch.arange(length, device=x.device), x.dtype)
     for layer, prompt in zip(model.text.layers, prompt_keys, strict=True):
         run = partial(_layer, layer, prompt, cos=cos[:, :, None], sin=sin[:, :, None])
-        # Reentrant, so that what the second forward saves passes through the hooks that count it.
-        x = checkpoint(run, x, use_reentrant=True) if checkpointed else run(x)
+        x = made_again(run, x) if checkpointed else run(x)
     return torch.cat((first, model.text.norm(x)), dim=1)
 
 
