@@ -56,6 +56,7 @@ class StreamedAdamW:
         self._plan = chunks([leaf.numel() for leaf in policy.weights.tensors], int(chunk_bytes // per_element))
         self._num_steps = 0
         self._host: HostState | None = None
+        self._lent: HostPool | None = None
         self._gradients: HostState | None = None
         self._flight: Flight | None = None
 
@@ -198,12 +199,13 @@ class StreamedAdamW:
 
     @torch.no_grad()
     def _state(self) -> HostState:
-        """The state in the pool; made when it is first asked for."""
+        """The state in the pool that is lent to it, or in one of its own; made when it is first asked for."""
         memory, old = self._policy.memory, self._host
         pool = memory.pool if self._pool is None and memory is not None else self._pool
-        if old is None or (pool is not None and old.pool is not pool):
+        if old is None or pool is not self._lent:
             pinned = self._policy.model.device.type == "cuda"
             self._host = HostState(self._plan, num_rows=self._num_rows, dtype=self._wide, pool=pool, pinned=pinned)
+            self._lent = pool
             if old is not None:
                 self._host.copy_(old)
                 old.free()

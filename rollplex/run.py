@@ -93,6 +93,7 @@ class Run:
 
     def step(self) -> Step:
         """Make the next step; one that is broken off is made again, unless its update was under way: then that is ended."""
+        self.use(self.memory)  # from where another run of the same policy has taken it
         board, done = Board(self._begin()), False
         self.last = None  # what a broken-off attempt finished would lie beside what is now made again
         try:

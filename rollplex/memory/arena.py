@@ -20,6 +20,7 @@ import torch
 
 from rollplex.memory.charge import Charge
 from rollplex.memory.free_list import FreeList
+from rollplex.memory.mebibytes import mebibytes
 from rollplex.memory.pages import HostPages, OutOfPages, Pages
 from rollplex.memory.pool import HostPool, Slot
 
@@ -294,7 +295,6 @@ class OutOfDeviceMemory(RuntimeError):
         held = sum(owners.values())
         table = "\n".join(f"  {size / 2**20:12,.2f} MiB  {name}" for name, size in owners.items())
         super().__init__(
-            f"admitting {nbytes / 2**20:,.2f} MiB of {owner}: {held / 2**20:,.2f} of {budget_bytes / 2**20:,.2f} MiB "
-            f"are held, so {(held + nbytes - budget_bytes) / 2**20:,.2f} MiB are missing. Evict or free one of these "
-            f"first, or raise the budget:\n{table}"
+            f"admitting {mebibytes(nbytes)} of {owner}: {held / 2**20:,.2f} of {budget_bytes / 2**20:,.2f} MiB are held, "
+            f"so {mebibytes(held + nbytes - budget_bytes)} are missing. Evict one of these, or raise the budget:\n{table}"
         )

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 
 from rollplex.memory.arena import OutOfDeviceMemory
 from rollplex.memory.contracts import OWNERS, STAGES, Away, Contract
+from rollplex.memory.mebibytes import mebibytes
 
 HOW: Mapping[str, str] = {
     "engine.kv": "Memory(release_rollout=True) frees it after decoding",
@@ -78,14 +79,14 @@ class Explanation:
         return tuple(chosen) if left <= 0 else None
 
     def __str__(self) -> str:
-        lines = [f"{self.owner}: {_mib(self.nbytes)} to admit, {_mib(self.missing_bytes)} too much. Held:"]
-        lines += [f"  {_mib(size):>16}  {owner}" for owner, size in self.owners.items()]
+        lines = [f"{self.owner}: {mebibytes(self.nbytes)} to admit, {mebibytes(self.missing_bytes)} too much. Held:"]
+        lines += [f"  {mebibytes(size):>16}  {owner}" for owner, size in self.owners.items()]
         if not self.options:
             return "\n".join([*lines, "None of it may be elsewhere now: a larger budget or a smaller batch is needed."])
         lines.append("May be elsewhere:")
         for o in self.options:
             where = ", ".join(filter(None, (o.away, o.verdict)))
-            lines.append(f"  {_mib(o.nbytes):>16}  {o.owner}: {where}; {o.how}")
+            lines.append(f"  {mebibytes(o.nbytes):>16}  {o.owner}: {where}; {o.how}")
         if self.fewest is None:
             lines.append("All of that together is not enough: a larger budget or a smaller batch is needed.")
         elif len(self.fewest) > 1:
@@ -93,7 +94,7 @@ class Explanation:
         return "\n".join(lines)
 
     def __repr__(self) -> str:
-        return f"Explanation({self.owner}: {_mib(self.missing_bytes)} too much, {len(self.options)} options)"
+        return f"Explanation({self.owner}: {mebibytes(self.missing_bytes)} too much, {len(self.options)} options)"
 
     def _repr_html_(self) -> str:
         from rollplex.views.explanation import explanation
@@ -162,7 +163,3 @@ def _first(contract: Contract) -> int:
 
 def _last(contract: Contract) -> int:
     return max(STAGES.index(stage) for stage in contract.device)
-
-
-def _mib(num_bytes: int) -> str:
-    return f"{num_bytes / 2**20:,.2f} MiB"

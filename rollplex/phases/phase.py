@@ -14,6 +14,7 @@ from contextlib import nullcontext
 from typing import TYPE_CHECKING, Any
 
 from rollplex.feed import Ready, Waiting
+from rollplex.interrupts import held_back
 from rollplex.resource import Resource
 
 if TYPE_CHECKING:
@@ -72,13 +73,17 @@ class Phase(ABC):
         """Run to the end and return the value: ``rollout = decode(prompts)``."""
         generator = self.run(*args, **fields)
         with nullcontext() if self.memory is None else self.memory.using(self.name):
-            while True:
-                try:
-                    tick = next(generator)
-                except StopIteration as stop:
-                    return stop.value
-                if isinstance(tick, Waiting):
-                    raise RuntimeError(f"running {self.name!r} by hand: an input is a feed that is still open")
+            try:
+                while True:
+                    with held_back() if self.unbroken else nullcontext():
+                        tick = next(generator)
+                    if isinstance(tick, Waiting):
+                        raise RuntimeError(f"running {self.name!r} by hand: an input is a feed that is still open")
+            except StopIteration as stop:
+                return stop.value
+            finally:
+                with held_back():  # an update that is broken off goes on to its end, while what it uses is still there
+                    generator.close()
 
     def __repr__(self) -> str:
         return self.name

@@ -3,18 +3,22 @@
 from __future__ import annotations
 
 import gc
+import signal
+from collections.abc import Generator
 from typing import Any
 
 import pytest
 import torch
 from tiny_policy import checksum, moved, prompts, responses, task, tiny
 
+from rollplex.feed import Waiting
 from rollplex.losses import GRPO
 from rollplex.memory.arena import OutOfDeviceMemory
 from rollplex.memory.memory import Memory
 from rollplex.memory.pool import HostPoolFullError
+from rollplex.optim_streamed import StreamedAdamW
 from rollplex.phases.decode import Decode
-from rollplex.phases.phase import Phase
+from rollplex.phases.phase import Phase, Tick
 from rollplex.phases.prefix import Prefix
 from rollplex.phases.reward import Reward
 from rollplex.phases.suffix import Suffix
@@ -87,6 +91,30 @@ def test_a_run_that_could_not_be_made_leaves_its_policy_where_it_was(sizes: dict
     assert all(map(torch.equal, reference.weights.tensors, policy.weights.tensors))
 
 
+class Never(Phase):
+    """An update that waits for what never comes."""
+
+    @property
+    def name(self) -> str:
+        return "update"
+
+    @property
+    def writes(self) -> str:
+        return "update"
+
+    def __init__(self, memory: Memory) -> None:
+        self.memory = memory
+        self.held_at_close: dict[str, int] = {}
+
+    def run(self) -> Generator[Tick, None, None]:
+        try:
+            while True:
+                yield Waiting()
+        finally:
+            assert self.memory is not None
+            self.held_at_close = self.memory.arena.owners()
+
+
 class Fails:
     """A reward function that raises in its second call."""
 
@@ -136,6 +164,82 @@ def test_a_phase_by_hand_that_has_no_room_leaves_nothing_behind() -> None:
     with pytest.raises(OutOfDeviceMemory):
         suffix(batch, state, *responses(policy, batch), other)
     assert memory.arena.owners() == before
+
+
+def by_hand() -> Policy:
+    """A policy after a suffix and an update that were called by hand, in a memory."""
+    policy, run = make(roomy())
+    prefix, frozen, _, _, suffix, update = run.phases
+    batch = prompts("one image")
+    stats = suffix(batch, prefix(batch), *responses(policy, batch), frozen(batch))
+    try:
+        update(stats)
+    except KeyboardInterrupt:
+        assert policy.version == 1
+    return policy
+
+
+def test_an_update_by_hand_that_is_interrupted_ends_while_what_it_uses_is_there(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Its chunks lie in a buffer that is taken away once the phase is over."""
+    expected, real, calls = by_hand().snapshot(), StreamedAdamW._turn, list[int]()
+
+    def turn(self: StreamedAdamW, *place: Any) -> None:
+        calls.append(1)
+        real(self, *place)
+        if len(calls) == 3:
+            signal.raise_signal(signal.SIGINT)
+
+    monkeypatch.setattr(StreamedAdamW, "_turn", turn)
+    assert moved(by_hand(), expected) == 0
+    assert len(calls) > 3
+
+
+def test_a_phase_by_hand_is_closed_while_what_it_uses_is_there() -> None:
+    """Wherever it is broken off."""
+    memory = roomy()
+    _, run = make(memory)
+    phase = Never(memory)
+    assert run.memory is memory
+    assert "policy.gradients" not in memory.arena.owners()
+    with pytest.raises(RuntimeError, match="still open"):
+        phase()
+    assert phase.held_at_close["policy.gradients"] == WEIGHTS
+    assert "policy.gradients" not in memory.arena.owners()
+
+
+def test_moving_out_gives_the_whole_pool_back() -> None:
+    """Streamed state goes to host memory of its own, and is in a ledger with its own bytes; and back."""
+    memory = roomy()
+    policy, run = make(memory)
+    list(run.steps(1))
+    for _ in range(2):
+        run.use(None)
+        assert (memory.arena.owners(), memory.pool.owners()) == ({}, {})
+        assert 2 * WEIGHTS <= run.recorder.owners(None).device["optimizer.state"] < 3 * WEIGHTS
+        run.use(memory)
+        assert set(memory.pool.owners()) == {"policy.optimizer", "reference.weights"}
+    list(run.steps(1))
+    twin, other = make(roomy())
+    list(other.steps(2))
+    assert moved(twin, policy.snapshot()) == 0
+
+
+def test_a_run_whose_policy_another_run_took_away_takes_it_back() -> None:
+    """Two runs in turn, one of them within a budget: there it is enforced, and residency proven, every time."""
+    memory = roomy()
+    policy, run = make(memory)
+    free = Run(task(), phases(policy, Reference(policy)), Rollplex(), prompts=2)
+    assert policy.memory is None
+    for _ in range(2):
+        list(run.steps(1))
+        assert policy.memory is memory
+        assert set(memory.arena.owners()) == {"policy.weights"}
+        list(free.steps(1))
+        assert policy.memory is None
+    run.trace.check_residency()
+    assert run.trace.peak_bytes() > 3 * WEIGHTS
 
 
 def test_a_look_at_what_is_away_is_refused_once_and_costs_nothing() -> None:
