@@ -99,7 +99,7 @@ def grid(
                     reason = why_not(
                         placement,
                         peak_bytes=max(one.peak_bytes.values()),
-                        limit_bytes=0.95 * cluster.device.memory_bytes,
+                        limit_bytes=cluster.device.usable_bytes,
                     )
                     made.append(
                         Point(

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import cache
 from typing import TypeVar
 
@@ -44,6 +44,11 @@ class Device:
             num_sms=COUNT,
             host_bytes_per_s=POSITIVE,
         )
+
+    @property
+    def usable_bytes(self) -> float:
+        """Memory but for a twentieth, which contexts, communicators and fragments take."""
+        return 0.95 * self.memory_bytes
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -96,17 +101,6 @@ class Cluster:
     def span(self, num: int) -> Link:
         """The link that limits a group of ``num`` devices packed as tightly as they fit."""
         return self.inside if num <= self.devices_per_node else self.between
-
-    def part(self, num_devices: int, *, device: Device | None = None) -> Cluster:
-        """A pool of this cluster: ``num_devices`` of it, perhaps of another kind."""
-        expect("taking a pool of a cluster", {"num_devices": num_devices}, num_devices=COUNT)
-        per_node = min(num_devices, self.devices_per_node)
-        if num_devices % per_node:
-            raise ValueError(
-                f"taking a pool of {num_devices} devices from nodes of {self.devices_per_node}: it does not fill whole "
-                "nodes. Take a multiple, or fewer than one node has."
-            )
-        return replace(self, device=device or self.device, num_nodes=num_devices // per_node, devices_per_node=per_node)
 
     def __repr__(self) -> str:
         return f"Cluster({self.num_devices} x {self.device.name})"

@@ -54,14 +54,13 @@ def plain(value: object, *, where: str = "value") -> Json:
 def expect_writable(path: Path) -> None:
     """Refuse a place that cannot be written: before minutes of work, not after."""
     doing = f"writing JSON to {path}"
-    if path.is_dir() or not path.resolve().parent.is_dir():
-        found = "it is a folder" if path.is_dir() else f"there is no folder {path.resolve().parent}"
-        raise ValueError(f"{doing}: {found}; name a file in a folder that exists")
-    if _is_special(path):
-        return  # what a device or a pipe takes shows when it is written
     try:
-        _partial(path).touch()
-        _partial(path).unlink()
+        if path.is_dir() or not path.resolve().parent.is_dir():
+            found = "it is a folder" if path.is_dir() else f"there is no folder {path.resolve().parent}"
+            raise ValueError(f"{doing}: {found}; name a file in a folder that exists")
+        if not _is_special(path):  # what a device or a pipe takes shows when it is written
+            _partial(path).touch()
+            _partial(path).unlink()
     except OSError as error:
         raise ValueError(f"{doing}: {error.strerror}; name a file in a folder that you may write to") from None
 

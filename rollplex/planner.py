@@ -116,7 +116,7 @@ def _ground(case: Scenario) -> str:
     work = case.workload
     return (
         f"{case.geometry.name} on {case.devices}, {work.prompts} prompts x {work.group} responses, median "
-        f"{work.prompt_tokens:g} + {work.response_tokens:g} tokens"
+        f"{work.prompt_tokens:g} + {work.response_tokens:g} tokens; co-running: {case.interference.name}"
     )
 
 
@@ -203,8 +203,8 @@ class _Search:
         """
         table, placed = made.timetable, made.placement
         sizes = self.case.sizes(table, placed, made.rollout_share or 0.5)
-        steps, skip = self.steps(table)
-        lanes = [self._lanes(table, placed, sizes, draw) for draw in self._lengths(table)[skip:steps]]
+        _, skip = self.steps(table)
+        lanes = [self._lanes(table, placed, sizes, draw) for draw in self._lengths(table)[skip:]]
         bounding = [lane for lane in lanes[0] if not table.pipelined or table.pool(lane) == table.pool("train")]
         return max(min(each[lane] for each in lanes) for lane in bounding)
 
@@ -230,13 +230,18 @@ class _Search:
         return Remembered(self.case.costs(placed), placed, self.memory)
 
     def _lengths(self, table: Timetable) -> list[Draw]:
-        """The lengths of every step that may be simulated, the same objects each time: costs are remembered by them."""
-        num = self.steps(table)[0] + FILL
-        key = table.selection, num
-        if key not in self.draws:
+        """The lengths of each simulated step, the same objects each time: costs are remembered by them.
+
+        Whatever has to fill before is left out of the count, so that schedules are compared on the same steps.
+        """
+        steps, skip = self.steps(table)
+        num = steps - skip + FILL
+        if table.selection not in self.draws:
             costs = self._costs(self.case.usual_placement())
-            self.draws[key] = Job(timetable=table, costs=costs, workload=self.case.workload, num_steps=num).draws()
-        return self.draws[key]
+            job = Job(timetable=table, costs=costs, workload=self.case.workload, num_steps=num)
+            self.draws[table.selection] = job.draws()
+        first = FILL if table.selection is None and not skip else 0
+        return self.draws[table.selection][first : first + steps]
 
     def steps(self, table: Timetable) -> tuple[int, int]:
         """Steps to simulate, and the first of them to leave out: a pipeline must fill, a backlog must level."""
@@ -270,7 +275,7 @@ class _Search:
 
     def _too_much(self, made: Simulation) -> str:
         """What a device would need and has not; empty where it has."""
-        limit = self.budget.memory_bytes or 0.95 * self.case.cluster.device.memory_bytes
+        limit = self.budget.memory_bytes or self.case.cluster.device.usable_bytes
         pool, num = max(made.peak_bytes.items(), key=lambda item: item[1])
         if num <= limit:
             return ""

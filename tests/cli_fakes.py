@@ -8,6 +8,15 @@ def echo(**arguments: object) -> dict[str, object]:
     return {"arguments": arguments}
 
 
+def long() -> dict[str, object]:
+    print("a table that is longer than any buffer\n" * 10_000)
+    return {}
+
+
+def breaks() -> NoReturn:
+    raise BrokenPipeError(32, "Broken pipe")  # a child's, say
+
+
 def fails() -> dict[str, object]:
     return {"passed": False}
 

@@ -2,8 +2,13 @@
 
 import inspect
 import json
+import os
+import stat
+import subprocess
+import sys
 from importlib import import_module
 from pathlib import Path
+from threading import Thread
 
 import pytest
 
@@ -78,13 +83,14 @@ def test_an_interrupt_is_exit_130() -> None:
     assert main(["it"], commands=[fake("interrupted")]) == 130
 
 
-@pytest.mark.parametrize("place", ["missing/result.json", "."])
+@pytest.mark.parametrize("place", ["missing/result.json", ".", "/proc/result.json", "a" * 300])
 def test_a_place_that_cannot_be_written_is_refused_before_the_work(
     place: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert main(["echo", "--json", str(tmp_path / place)], commands=[ECHO]) == 2
     printed = capsys.readouterr()
     assert "writing JSON to" in printed.err
+    assert "Traceback" not in printed.err
     assert printed.out == ""
 
 
@@ -92,3 +98,51 @@ def test_an_unknown_option_is_an_error() -> None:
     with pytest.raises(SystemExit) as stopped:
         main(["echo", "--sedes", "3"], commands=[ECHO])
     assert stopped.value.code == 2
+
+
+CLOSED = """
+import sys
+from rollplex.cli import Command, main
+sys.exit(main(sys.argv[1:], commands=[Command("echo", "cli_fakes:echo", "a fake"), Command("long", "cli_fakes:long", "")]))
+"""
+
+
+@pytest.mark.parametrize("words", [["echo"], ["long"], ["--help"], ["echo", "--json"]], ids=" ".join)
+def test_a_closed_pipe_ends_a_command_quietly(words: list[str]) -> None:
+    """As `| head` leaves it: no message, and the code that a shell gives a command that a closed pipe has ended."""
+    reads, writes = os.pipe()
+    os.close(reads)
+    environment = os.environ | {"PYTHONPATH": str(Path(__file__).parent)}
+    program = [sys.executable, "-c", CLOSED, *words]
+    try:
+        done = subprocess.run(program, check=False, stdout=writes, stderr=subprocess.PIPE, text=True, env=environment)
+    finally:
+        os.close(writes)
+    assert done.stderr.replace("a table\n", "") == ""  # the table makes way for the JSON
+    assert done.returncode in ([0, 141] if words == ["--help"] else [141])  # argparse may take it for printed
+
+
+def test_a_pipe_that_breaks_elsewhere_is_not_hidden() -> None:
+    with pytest.raises(BrokenPipeError):
+        main(["it"], commands=[fake("breaks")])
+
+
+def test_a_device_is_written_to_and_not_replaced(tmp_path: Path) -> None:
+    """A pipe with a name stands for ``/dev/null``, which a command must never put a file in place of."""
+    pipe, text = tmp_path / "pipe", []
+    os.mkfifo(pipe)
+    reader = Thread(target=lambda: text.append(pipe.read_text()))
+    reader.start()
+    assert main(["echo", "--json", str(pipe)], commands=[ECHO]) == 0
+    reader.join()
+    assert json.loads(text[0])["command"] == "echo"
+    assert stat.S_ISFIFO(pipe.stat().st_mode)
+
+
+def test_a_link_still_leads_to_the_file_that_was_written(tmp_path: Path) -> None:
+    target, link = tmp_path / "target.json", tmp_path / "link.json"
+    target.write_text("old")
+    link.symlink_to(target)
+    assert main(["echo", "--json", str(link)], commands=[ECHO]) == 0
+    assert link.is_symlink()
+    assert json.loads(target.read_text())["command"] == "echo"

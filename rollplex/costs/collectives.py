@@ -8,10 +8,11 @@ from __future__ import annotations
 from rollplex.hardware import Cluster, Link
 
 
-def all_reduce_s(num_bytes: float, num: int, cluster: Cluster, efficiency: float = 1.0) -> float:
+def all_reduce_s(num_bytes: float, num: int, cluster: Cluster, efficiency: float = 1.0, *, apart: int = 1) -> float:
     """Seconds to sum ``num_bytes`` over ``num`` devices; over several nodes it goes in two levels.
 
     Inside a node: reduce-scatter and all-gather. Between nodes: the same over each device's own port and its share.
+    Neighbours are ``apart`` devices from each other, as data-parallel ranks of so many tensor-parallel devices are.
 
     >>> from rollplex.hardware import cluster
     >>> all_reduce_s(1e9, 1, cluster("H800"))
@@ -19,7 +20,7 @@ def all_reduce_s(num_bytes: float, num: int, cluster: Cluster, efficiency: float
     """
     if num <= 1:
         return 0.0
-    inner = min(num, cluster.devices_per_node)
+    inner = min(num, max(cluster.devices_per_node // apart, 1))
     seconds = _ring(num_bytes, inner, cluster.inside, efficiency)
     if num > inner:
         seconds += _ring(num_bytes / inner, -(-num // inner), cluster.between, efficiency)

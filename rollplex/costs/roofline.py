@@ -197,14 +197,14 @@ class Roofline:
         where, ranks, p = self._where(order), self._ranks(order), self.placement
         num = self.geometry.weights / p.train_tp
         state = num / (ranks if p.shard_optimizer else 1)
-        reduce_s = all_reduce_s(4.0 * num, ranks, where, self.efficiency.link) if ranks > 1 else 0.0
+        reduce_s = all_reduce_s(4.0 * num, ranks, where, self.efficiency.link, apart=p.train_tp)
         device = where.device
         on_device = 30.0 * state / (device.memory_bytes_per_s * self.efficiency.memory)
         # Master and both moments come in and go out at once, on two directions of the link; gradients come back too.
         streamed = 16.0 * state / device.host_bytes_per_s if p.host_state else 0.0
         pieces = [Piece("reduce gradients", reduce_s, "copy"), Piece("adamw", max(on_device, streamed))]
         times = p.train_tp // p.rollout_tp
-        if times > 1 and self.geometry.weights:
+        if times > 1:
             shard = self.geometry.dtype_bytes * self.geometry.weights / p.rollout_tp
             pieces.append(Piece("exchange shards", all_gather_s(shard, times, where, self.efficiency.link), "copy"))
         return [piece for piece in pieces if piece.seconds > 0]

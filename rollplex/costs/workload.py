@@ -87,15 +87,18 @@ class Workload:
     def draw(self, step: int = 0, *, seed: int = 0, prompts: int | None = None) -> Draw:
         """Lengths of one step; a pure function of the workload, the seed and the step.
 
+        Its first prompts are the same however many are drawn: schedules that begin more of them see the same ones too.
+
         >>> Workload(prompts=2, group=3).draw(1).responses.shape
         (2, 3)
         """
         num = self.prompts if prompts is None else prompts
-        generator = numpy.random.default_rng((seed, step))
-        shape = (num, self.group)
+        each, groups = (numpy.random.default_rng((seed, step, what)) for what in (0, 1))
         return Draw(
-            prompts=_lengths(generator, (num,), self.prompt_tokens, self.prompt_spread, self.max_prompt_tokens),
-            responses=_lengths(generator, shape, self.response_tokens, self.response_spread, self.max_response_tokens),
+            prompts=_lengths(each, (num,), self.prompt_tokens, self.prompt_spread, self.max_prompt_tokens),
+            responses=_lengths(
+                groups, (num, self.group), self.response_tokens, self.response_spread, self.max_response_tokens
+            ),
             visual_share=self.visual_share,
         )
 

@@ -31,6 +31,7 @@ def document(table: Footprint, managed: dict[str, tuple[Peak, ...]]) -> dict[str
     """The table with the keys of the command's JSON."""
     first = managed[POLICIES[0].name][0]
     return {
+        "kind": "derived",
         "model": table.model.name,
         "train_tp": table.train_tp,
         "rollout_tp": table.rollout_tp,

@@ -9,7 +9,7 @@ from typing import Any
 from rollplex.costs.geometry import geometry
 from rollplex.costs.placement import Placement
 from rollplex.costs.workload import Workload
-from rollplex.hardware import cluster
+from rollplex.hardware import Device, cluster
 from rollplex.interference import H800_32B
 from rollplex.presets.preset import step_s
 from rollplex.presets.systems import PRESETS
@@ -84,7 +84,7 @@ def simulate_all(
     schedules: dict[str, dict[str, Any]] = {}
     for schedule in SCHEDULES:
         made = case.simulate(schedule, placement, num_steps=NUM_STEPS)
-        schedules[label(schedule)] = figures(made, case.layout(schedule))
+        schedules[label(schedule)] = figures(made, case.layout(schedule), case.cluster.device)
     presets: dict[str, dict[str, Any]] = {}
     for name, preset in PRESETS.items():
         made, table = preset.simulate(case, num_steps=NUM_STEPS), case.layout(preset.schedule)
@@ -93,7 +93,7 @@ def simulate_all(
             "schedule": table.name,
             "mapping": preset.mapping,
             "left_out": preset.left_out,
-            **figures(made, table),
+            **figures(made, table, case.cluster.device),
             "effect": asdict(preset.effect(case, preset)),
         }
     serial = schedules["Serial"]["step_s"]
@@ -116,12 +116,14 @@ def simulate_all(
     return result
 
 
-def figures(made: Simulation, table: Timetable) -> dict[str, Any]:
+def figures(made: Simulation, table: Timetable, device: Device) -> dict[str, Any]:
     """What tables show of one simulation."""
+    peak = max(made.peak_bytes.values())
     return {
         "step_s": step_s(made, SKIP),
         "idle_share": made.idle_share,
-        "peak_gib": max(made.peak_bytes.values()) / 2**30,
+        "peak_gib": peak / 2**30,
+        "fits": peak <= device.usable_bytes,
         "peak_gib_by_pool": {pool: num / 2**30 for pool, num in made.peak_bytes.items()},
         "staleness": table.staleness,
         "on_policy": table.on_policy,
@@ -154,5 +156,5 @@ def _print(
             )
             print(
                 f"{name:22s} {row['step_s']:8.1f} {row['ratio_to_serial']:9.2f} {row['idle_share']:6.0%} "
-                f"{row['peak_gib']:9.1f}  {row['staleness']}, {policy}{effect}"
+                f"{row['peak_gib']:9.1f}  {row['staleness']}, {policy}{'' if row['fits'] else ', DOES NOT FIT'}{effect}"
             )

@@ -210,6 +210,7 @@ def document(plan: SharingPlan) -> dict[str, Any]:
     """The plan with the keys of the command's JSON."""
     cases: list[Case] = [1, 2, 3]
     return {
+        "kind": "derived",
         "model": plan.model,
         "trainer": plan.trainer,
         "train_tp": plan.train_tp,

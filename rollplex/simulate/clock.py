@@ -6,6 +6,7 @@ nothing is stepped. It knows works and pieces, and nothing of models.
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
@@ -57,12 +58,12 @@ class Clock:
         self.busy: dict[str, float] = dict.fromkeys(self.devices, 0.0)
         self.current: dict[LaneKey, Work] = {}
         self.last: dict[LaneKey, Work] = {}
-        self.waiting: dict[LaneKey, list[Work]] = {}
+        self.waiting: dict[LaneKey, dict[str, deque[Work]]] = {}
         self.index = {(w.job.name, w.step, w.field): w for w in self.works}
         self.open_stage = {(w.job.name, w.step): 0 for w in self.works}
         self.left: dict[tuple[str, int, int], int] = {}
         for work in self.works:
-            self.waiting.setdefault(work.lane, []).append(work)
+            self.waiting.setdefault(work.lane, {}).setdefault(work.job.name, deque()).append(work)
             key = (work.job.name, work.step, work.stage_index)
             self.left[key] = self.left.get(key, 0) + 1
 
@@ -111,10 +112,7 @@ class Clock:
 
         A job keeps the lane to the end of its stage; then the job that has come least far goes first.
         """
-        first: dict[str, Work] = {}
-        for work in self.waiting[lane]:
-            first.setdefault(work.job.name, work)
-        ready = [work for work in first.values() if self._may_start(work)]
+        ready = [works[0] for works in self.waiting[lane].values() if works and self._may_start(works[0])]
         if not ready:
             return None
         last = self.last.get(lane)
@@ -122,8 +120,7 @@ class Clock:
             w for w in ready if last is not None and (w.job, w.step, w.stage) == (last.job, last.step, last.stage)
         ]
         chosen = goes_on[0] if goes_on else min(ready, key=lambda w: w.step)
-        self.waiting[lane].remove(chosen)
-        return chosen
+        return self.waiting[lane][chosen.job.name].popleft()
 
     def _may_start(self, work: Work) -> bool:
         name, step = work.job.name, work.step

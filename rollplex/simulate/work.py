@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Iterable
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import Any
 
 from rollplex.costs.costs import Order, Piece, total_s
@@ -36,32 +37,32 @@ class Work:
     finished: bool = False
     """Whether every piece is done."""
 
-    @property
+    @cached_property
     def stage(self) -> Stage:
         """Its stage."""
         return self.job.timetable.stages[self.stage_index]
 
-    @property
+    @cached_property
     def slot(self) -> Slot:
         """Its slot."""
         return self.stage.slots[self.position]
 
-    @property
+    @cached_property
     def field(self) -> str:
         """What its phase writes."""
         return self.slot.phase.writes
 
-    @property
+    @cached_property
     def lane(self) -> tuple[str, str]:
         """Pool and lane: where jobs share a pool, they share its lanes."""
         return self.pool, self.slot.lane
 
-    @property
+    @cached_property
     def pool(self) -> str:
         """The pool that it runs on."""
         return self.job.timetable.pool(self.slot.lane)
 
-    @property
+    @cached_property
     def label(self) -> str:
         """Name of its stage in traces."""
         return self.stage.name

@@ -1,6 +1,9 @@
 """Costs: sizes that are known, and directions that any roofline must have."""
 
+from collections.abc import Callable
 from dataclasses import replace
+from pathlib import Path
+from typing import Any
 
 import numpy
 import pytest
@@ -9,17 +12,18 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from rollplex.costs.collectives import all_reduce_s, broadcast_s
-from rollplex.costs.costs import Given, Order, Scaled, total_s
+from rollplex.costs.costs import Given, Order, Piece, Scaled, total_s
 from rollplex.costs.decoding import Speed, decode_pieces
 from rollplex.costs.geometry import GEOMETRIES, geometry
 from rollplex.costs.measured import Measured
-from rollplex.costs.placement import Placement
+from rollplex.costs.placement import Placement, PlacementError
 from rollplex.costs.rates import Rates
 from rollplex.costs.remembered import Remembered
 from rollplex.costs.residency import ABLATIONS, MANAGED, NAIVE, objects
 from rollplex.costs.roofline import Efficiency, Roofline
 from rollplex.costs.workload import Draw, Workload
 from rollplex.hardware import DEVICES, LINKS, cluster
+from rollplex.simulate.held import Occupancy
 
 G32 = geometry("Qwen2.5-VL-32B")
 COSTS = Roofline(geometry=G32, cluster=cluster("H800", num_nodes=4))
@@ -65,6 +69,70 @@ def test_devices_that_do_not_divide_are_refused() -> None:
         seconds(COSTS, "policy_prefix", devices=12)
 
 
+@pytest.mark.parametrize("field", ["policy_prefix", "suffix"])
+def test_ranks_without_a_prompt_are_idle_and_no_help(field: str) -> None:
+    one = WORK.with_(prompts=1)
+    assert seconds(COSTS, field, one, devices=32) == pytest.approx(seconds(COSTS, field, one, devices=8))
+    order = Order(field=field, draw=one.draw(), devices=32)
+    assert [piece.busy for piece in COSTS.pieces(order)] == [pytest.approx(0.25)]
+
+
+def test_without_a_reference_a_suffix_is_shorter() -> None:
+    assert seconds(replace(COSTS, reference=False), "suffix") < seconds(COSTS, "suffix")
+
+
+@pytest.mark.parametrize("degree", [3, 16, 28])
+def test_a_degree_that_heads_do_not_divide_into_is_refused_with_those_they_do(degree: int) -> None:
+    with pytest.raises(PlacementError, match=r"its 40 heads, 8 of keys and values.*Choose one of 1, 2, 4, 8, 40"):
+        replace(COSTS, placement=Placement(train_tp=degree))
+
+
+@pytest.mark.parametrize(
+    ("made", "name"),
+    [
+        (lambda: Efficiency(prefix=0), "prefix"),
+        (lambda: Efficiency(memory=float("nan")), "memory"),
+        (lambda: Efficiency(token_s=-1), "token_s"),
+        (lambda: Placement(train_tp=0), "train_tp"),
+        (lambda: Placement(delta=0), "delta"),
+        (lambda: Placement(accepted=0.5), "accepted"),
+        (lambda: Placement(sites=2), "sites"),
+        (lambda: Given({"rollout": -1.0}), "rollout"),
+        (lambda: Given({"rollout": float("nan")}), "rollout"),
+        (lambda: Given({"rolout": 1.0}), "rolout"),
+        (lambda: Given({"rollout": 1.0}, prefill_s=2.0), "prefill_s"),
+        (lambda: Given({}, num_pieces=0), "num_pieces"),
+        (lambda: Scaled(Given({}), {"sufix": 2.0}), "sufix"),
+        (lambda: Scaled(Given({}), {"suffix": -2.0}), "suffix"),
+        (lambda: Piece("x", float("nan")), "seconds"),
+        (lambda: Piece("x", -1.0), "seconds"),
+        (lambda: Piece("x", 1.0, busy=2.0), "busy"),
+        (lambda: Piece("x", 1.0, "gpu"), "gpu"),  # type: ignore[arg-type]
+        (lambda: replace(MANAGED, kv_pool_bytes=0), "kv_pool_bytes"),
+        (lambda: RATES.on(compute=0), "compute"),
+    ],
+)
+def test_a_number_that_cannot_be_is_refused_by_name(made: Callable[[], object], name: str) -> None:
+    with pytest.raises(ValueError, match=f"{name}.*; (give|and it is)"):
+        made()
+
+
+@pytest.mark.parametrize("model", ["nope", "", None, "rollplex", "/etc/passwd"])
+def test_a_model_that_is_neither_known_nor_a_folder_is_refused(model: str) -> None:
+    with pytest.raises(ValueError, match=r"no published model.*Qwen2\.5-VL-7B.*no folder with a config\.json"):
+        geometry(model)
+
+
+def test_a_folder_whose_config_is_none_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "config.json").write_text("{nope")
+    with pytest.raises(ValueError, match="reading a model's sizes from"):
+        geometry(tmp_path)
+
+
+def test_a_model_may_be_named_as_its_checkpoint_is() -> None:
+    assert geometry("Qwen/Qwen2.5-VL-32B-Instruct") == G32
+
+
 def test_a_sparse_delta_is_cheaper_to_send_and_never_dearer_than_everything() -> None:
     sparse, odd = (replace(COSTS, placement=Placement(delta=share)) for share in (0.05, 0.9))
     assert sparse.publish_s() < COSTS.publish_s()
@@ -74,6 +142,8 @@ def test_a_sparse_delta_is_cheaper_to_send_and_never_dearer_than_everything() ->
 def test_a_reduction_over_nodes_costs_more_than_inside_one() -> None:
     net = cluster("H800", num_nodes=4)
     assert all_reduce_s(1e9, 16, net) > all_reduce_s(1e9, 8, net) > 0 == all_reduce_s(1e9, 1, net)
+    # Four ranks of eight devices each are on four nodes, four of two on one.
+    assert all_reduce_s(1e9, 4, net, apart=8) > all_reduce_s(1e9, 4, net, apart=2) == all_reduce_s(1e9, 4, net)
 
 
 def test_a_pipelined_broadcast_beats_one_after_another() -> None:
@@ -114,6 +184,13 @@ def test_remembered_costs_are_the_same_costs() -> None:
     assert remembered.pieces(order) == COSTS.pieces(order)
 
 
+@pytest.mark.parametrize("change", [{"streamed": True}, {"handoff": True}, {"pool": "train"}, {"devices": 8}])
+def test_remembered_costs_tell_orders_apart(change: dict[str, Any]) -> None:
+    order = Order(field="suffix", draw=WORK.draw(), devices=32)
+    remembered = Remembered(COSTS, "x")
+    assert remembered.pieces(replace(order, **change)) is not remembered.pieces(order)
+
+
 def test_scaled_costs_scale() -> None:
     order = Order(field="suffix", draw=WORK.draw(), devices=1)
     halved = Scaled(Given({"suffix": 4.0}), {"suffix": 0.5})
@@ -131,6 +208,23 @@ def test_every_mechanism_lowers_what_is_held() -> None:
         return sum(each.num_bytes for each in held if each.always)
 
     assert total(MANAGED) < min(total(policy) for policy in (*ABLATIONS[:2], ABLATIONS[3], NAIVE))
+
+
+def test_keys_and_values_in_a_reserved_pool_are_counted_once() -> None:
+    pool = replace(MANAGED, kv_pool_bytes=100.0)
+    occupancy = Occupancy(objects(pool, G32, Placement(), WORK, devices=32))
+    occupancy.started("rollout")
+    before = occupancy.total("all")
+    occupancy.cache("all", 60)
+    assert occupancy.total("all") == before
+    occupancy.cache("all", 130)  # more than the pool holds
+    assert occupancy.total("all") == before + 30
+
+
+def test_without_a_reference_nothing_of_it_is_held() -> None:
+    held = objects(MANAGED, G32, Placement(), WORK, devices=32, reference=False)
+    assert not [each.owner for each in held if "reference" in each.owner]
+    assert [each.owner for each in objects(MANAGED, G32, Placement(), WORK, devices=32) if "reference" in each.owner]
 
 
 DRAW = Workload(prompts=2, group=2, prompt_tokens=100, response_tokens=20, response_spread=0).draw()
@@ -157,12 +251,16 @@ def test_rates_of_a_trace_predict_that_trace() -> None:
         assert total_s(again.pieces(order)) == pytest.approx(total_s(RATES.pieces(order)), rel=1e-3), field
 
 
-def test_a_streamed_suffix_pays_for_a_pass_for_each_group() -> None:
-    costs = replace(RATES, suffix=replace(RATES.suffix, pass_s=0.3))
-    whole, streamed = (
-        total_s(costs.pieces(Order(field="suffix", draw=DRAW, devices=1, streamed=s))) for s in (False, True)
-    )
-    assert streamed - whole == pytest.approx(0.3)
+@pytest.mark.parametrize(("microbatch", "passes", "streamed"), [(4, 1, 2), (2, 2, 2), (1, 4, 4)])
+def test_a_suffix_pays_for_each_microbatch_and_streamed_ones_for_each_group(
+    microbatch: int, passes: int, streamed: int
+) -> None:
+    def seconds(pass_s: float, streams: bool) -> float:
+        costs = replace(RATES, microbatch=microbatch, suffix=replace(RATES.suffix, pass_s=pass_s))
+        return total_s(costs.pieces(Order(field="suffix", draw=DRAW, devices=1, streamed=streams)))
+
+    assert seconds(0.3, False) - seconds(0.0, False) == pytest.approx(0.3 * passes)
+    assert seconds(0.3, True) - seconds(0.0, True) == pytest.approx(0.3 * streamed)
 
 
 def test_costs_of_no_step_are_refused() -> None:

@@ -4,10 +4,14 @@ from statistics import median
 
 import pytest
 
+from rollplex.costs.geometry import GEOMETRIES
 from rollplex.costs.placement import Placement
-from rollplex.handoff import why_not
+from rollplex.handoff import grid, why_not
+from rollplex.hardware import cluster
 from rollplex.paper import published, rollmux, table2
 from rollplex.paper.cluster32 import ASSUMPTIONS, compare, main_ratios, prompt_tokens, workloads
+from rollplex.paper.figures import cluster_frame, handoff_frame, rollmux_figure
+from rollplex.paper.sensitivity import figure as figure_of
 from rollplex.paper.sensitivity import sensitivity
 
 CELLS = table2.cells()
@@ -92,6 +96,25 @@ def test_cost_efficiency_falls_with_imbalance_switching_and_variation() -> None:
     assert rollmux.efficiency(0.2) < best
     assert rollmux.efficiency(0.5, switch_share=0.05) < best
     assert rollmux.efficiency(0.5, spread=0.3) < best
+
+
+def test_what_is_simulated_says_so() -> None:
+    assert COMPARED[0].kind == "simulated"
+    figure = rollmux_figure([rollmux.Point(rollout_share=0.5, switch_share=0.0, spread=0.0, ratio=2.0)])
+    assert "simulated" in figure.layout.title.text
+    assert "simulated" in figure.layout.yaxis.title.text
+    bars = figure_of([each for each in sensitivity(factors=(1.0,)) if each.name == "prompt_s"])
+    assert "simulated" in bars.layout.title.text
+    assert any("simulated" in str(row) for row in cluster_frame(COMPARED).index)
+
+
+def test_the_grid_of_prefills_has_only_cuts_that_heads_allow() -> None:
+    points = grid(cluster("H800", num_nodes=4), prompts=(512,), responses=(64,))
+    assert all(GEOMETRIES[p.model].can_cut(p.train_tp) and GEOMETRIES[p.model].can_cut(p.rollout_tp) for p in points)
+    assert {p.model for p in points} == {"Qwen2.5-VL-7B", "Qwen2.5-VL-32B"}
+    frame = handoff_frame(points)
+    assert frame.columns.name == "simulated gain"
+    assert not frame.isna().any().any()
 
 
 def test_one_prefill_is_refused_across_types_pools_and_layouts() -> None:

@@ -2,8 +2,10 @@
 
 import pytest
 
+from rollplex.costs.geometry import GEOMETRIES
 from rollplex.presets import PRESETS, Preset
-from rollplex.presets.table import SCHEDULES, label, scenario
+from rollplex.presets.table import SCHEDULES, label, scenario, simulate_all
+from rollplex.schedule import Schedule
 
 CASE = scenario()
 PAPERS = {
@@ -45,3 +47,39 @@ def test_systems_that_are_off_policy_say_so(name: str) -> None:
 def test_schedules_have_names_of_their_own() -> None:
     names = [label(schedule) for schedule in SCHEDULES]
     assert len(set(names)) == len(names)
+
+
+@pytest.mark.parametrize("model", GEOMETRIES)
+@pytest.mark.parametrize("schedule", SCHEDULES, ids=label)
+def test_every_schedule_has_room_on_one_node(schedule: Schedule, model: str) -> None:
+    assert scenario(model, "H100", 1).simulate(schedule, num_steps=1).end_s > 0
+
+
+def test_on_other_ground_there_is_a_table_and_nothing_to_pass(capsys: pytest.CaptureFixture[str]) -> None:
+    found = simulate_all(model="Qwen/Qwen2.5-VL-7B-Instruct", device="h100", nodes=1, prompt_tokens=12000)
+    assert "passed" not in found
+    assert (found["kind"], found["model"], found["cluster"]) == ("predicted", "Qwen2.5-VL-7B", "Cluster(8 x H100)")
+    assert {label(schedule) for schedule in SCHEDULES} == set(found["schedules"])
+    printed = capsys.readouterr().out
+    assert printed.startswith("Simulated, not measured: Qwen2.5-VL-7B, 8 x H100, TP 4 over 2")
+    assert "12000 + 400 tokens" in printed
+
+
+@pytest.mark.parametrize(
+    ("options", "told"),
+    [
+        ({"model": "nope"}, "no published model"),
+        ({"device": "H9000"}, "known are A100"),
+        ({"nodes": 0}, "num_nodes is 0; give"),
+        ({"prompt_tokens": 0}, "prompt_tokens is 0; give"),
+        ({"response_tokens": -3}, "response_tokens is -3; give"),
+    ],
+)
+def test_ground_that_cannot_be_is_refused(options: dict[str, object], told: str) -> None:
+    with pytest.raises(ValueError, match=told):
+        simulate_all(**options)  # type: ignore[arg-type]
+
+
+def test_a_published_effect_is_told_to_be_simulated() -> None:
+    preset = PRESETS["FlexMARL"]
+    assert preset.effect(CASE, preset).metric.startswith("simulated")

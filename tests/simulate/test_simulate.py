@@ -1,14 +1,16 @@
 """The virtual clock: what it may never do, and small cases that can be computed by hand."""
 
+from collections.abc import Callable
 from dataclasses import replace
 from itertools import pairwise
+from typing import Any
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from simulate.fakes import POOLS, SECONDS, job, layout
 
-from rollplex.costs.costs import Given
+from rollplex.costs.costs import Given, Order, Piece
 from rollplex.costs.workload import Workload
 from rollplex.interference import Interference, eq1_step_s
 from rollplex.schedule import Schedule, ScheduleError
@@ -217,3 +219,72 @@ def test_partial_rollout_loses_no_token() -> None:
 def test_by_hand_costs_leave_out_what_is_not_named() -> None:
     assert simulate(job(Serial(), {"rollout": 3.0})).step_s() == pytest.approx(3.0)
     assert Given({}).seconds == {}
+
+
+class ByHand:
+    """Costs that return whatever they were made with."""
+
+    def __init__(self, found: Any) -> None:
+        self.found = found
+
+    def pieces(self, order: Order) -> Any:
+        return self.found
+
+
+@pytest.mark.parametrize("found", [None, 3.0, ["a"], [Piece("a", 1.0), None]], ids=repr)
+def test_costs_that_are_no_pieces_are_refused(found: object) -> None:
+    with pytest.raises(ValueError, match=r"ByHand\.pieces returned .*; return a list of Piece"):
+        simulate(replace(job(Serial()), costs=ByHand(found)))
+
+
+def test_pieces_that_come_one_by_one_all_count() -> None:
+    made = simulate(replace(job(Serial()), costs=ByHand(piece for piece in [Piece("a", 1.0), Piece("b", 2.0)])))
+    assert made.step_s() == pytest.approx(3.0)  # the first phase takes both: nothing is left for the others
+
+
+REFUSED: dict[str, tuple[Callable[[], object], str]] = {
+    "no job": (simulate, "give at least one Job"),
+    "no object of one": (lambda: simulate(job), "give at least one Job"),  # type: ignore[arg-type]
+    "one name": (lambda: simulate(job(Serial()), job(Serial())), "give each a name of its own"),
+    "a pool of nothing": (lambda: simulate(job(Serial()), pools={"all": 0}), "all is 0; give a whole number"),
+    "a pool that is missing": (lambda: simulate(job(Serial()), pools={"al": 1}), "Pass pools="),
+    "a switch back in time": (lambda: simulate(job(Serial()), switch_s=-1.0), r"switch_s is -1\.0; give"),
+    "no interference": (lambda: simulate(job(Serial()), interference="none"), "give an Interference"),  # type: ignore[arg-type]
+    "a schedule": (lambda: replace(job(Serial()), timetable=Serial()), "lay a schedule out first"),
+    "no step": (lambda: replace(job(Serial()), num_steps=0), "num_steps is 0; give"),
+    "no lengths": (lambda: simulate(replace(job(Serial()), workload=[])), "give a Workload, or a Draw for each step"),
+    "other lengths": (
+        lambda: simulate(replace(job(Serial()), workload=[4])),
+        "give a Workload, or a Draw for each step",
+    ),
+    "another job": (lambda: simulate(job(Serial())).step_s("b"), "the jobs are job"),
+    "steps that were not": (lambda: simulate(job(Serial())).step_s(skip=1), "1 were simulated; skip fewer"),
+    "steps before the first": (lambda: simulate(job(Serial())).step_s(skip=-1), "skip fewer"),
+    "bytes below none": (lambda: Held(owner="a", num_bytes=-1), "num_bytes is -1; give"),
+    "an unknown beginning": (lambda: Held(owner="a", num_bytes=1, since="sufix"), "since and until are among"),
+    "an end and no beginning": (lambda: Held(owner="a", num_bytes=1, until="suffix"), "say since when"),
+    "an unknown place": (
+        lambda: simulate(replace(job(Serial()), held=(Held(owner="a", num_bytes=1, pool="x"),))),
+        r"it needs pools \['all', 'x'\]",
+    ),
+    "a speedup by sharing": (lambda: Interference(compute_stretch=0.9), r"compute_stretch is 0\.9; give"),
+    "a delay that is none": (lambda: Interference(decode_delay_s=float("nan")), "decode_delay_s is nan; give"),
+    "no staleness": (lambda: BoundedStaleness(0), "0 is Disaggregated"),
+    "staleness below none": (lambda: Streaming(-1), "staleness is -1; give"),
+    "fewer than needed": (lambda: Partial(0.5), r"over is 0\.5; give a number above 1"),
+    "no more than needed": (lambda: TailBatch(1.0), r"over is 1\.0; give"),
+    "two selections": (lambda: partial_rollout(oversampling(Serial())), "selects nothing itself"),
+}
+
+
+@pytest.mark.parametrize("case", REFUSED)
+def test_what_cannot_be_simulated_is_refused_with_what_to_give(case: str) -> None:
+    made, told = REFUSED[case]
+    with pytest.raises(ValueError, match=told):
+        made()
+
+
+def test_a_simulation_says_that_it_is_predicted() -> None:
+    made = simulate(job(Serial()))
+    assert "predicted" in repr(made)
+    assert "predicted" in repr(made.trace)
