@@ -82,7 +82,7 @@ def _out(ratios: Sequence[Comparison]) -> list[str]:
             ("disaggregation", ratio.versus_disaggregated, published.VERSUS_DISAGGREGATED),
         ):
             if value < low or value > high:
-                found.append(f"{ratio.dataset} to {what} {value:.2f}")
+                found.append(f"{ratio.dataset} to {what} {value:.3f}")
     return found
 
 
