@@ -87,16 +87,16 @@ class _Attend(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx: Any, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, prompt: PromptKeys) -> torch.Tensor:
-        length = q.shape[2]
-        grouped = prompt.grouped(q)
+        length, (scaled, scale) = q.shape[2], prescaled(q)
+        grouped = prompt.grouped(scaled)
         keys, values = prompt.rectangle.chosen(prompt.keys), prompt.rectangle.chosen(prompt.values)
-        out_p, lse_p = FORWARD(grouped, keys, values, 0.0, False, attn_mask=_mask(prompt, grouped))
+        out_p, lse_p = FORWARD(grouped, keys, values, 0.0, False, attn_mask=_mask(prompt, grouped), scale=scale)
         out_p, lse_p = prompt.rows(out_p, length), prompt.rows(lse_p[..., None], length)
-        out_s, lse_s = FORWARD(q, *per_query_head(k, v, q.shape[1]), 0.0, True)
+        out_s, lse_s = FORWARD(scaled, *per_query_head(k, v, q.shape[1]), 0.0, True, scale=scale)
         lse_s = lse_s[..., None]
-        lse = torch.logaddexp(lse_p, lse_s)
-        out = (out_p * (lse_p - lse).exp() + out_s * (lse_s - lse).exp()).to(q.dtype)
-        ctx.save_for_backward(q, k, v, out, lse)
+        share = torch.sigmoid(lse_p - lse_s)  # two shares that add up to 1, however far from 0 both logarithms are
+        out = (out_p * share + out_s * (1 - share)).to(q.dtype)
+        ctx.save_for_backward(q, k, v, out, torch.logaddexp(lse_p, lse_s))
         ctx.prompt = prompt
         return out
 
@@ -105,7 +105,8 @@ class _Attend(torch.autograd.Function):
         q, k, v, out, lse = ctx.saved_tensors
         prompt: PromptKeys = ctx.prompt
         gradient, length = gradients[0].contiguous(), q.shape[2]
-        grouped = [prompt.grouped(t) for t in (gradient, q, out, lse)]
+        scaled, scale = prescaled(q)  # once more: saved, it would be one more number for each channel of a token
+        grouped = [prompt.grouped(t) for t in (gradient, scaled, out, lse)]
         keys, values = prompt.rectangle.chosen(prompt.keys), prompt.rectangle.chosen(prompt.values)
         q_p, k_p, v_p = BACKWARD(
             grouped[0],
@@ -117,12 +118,14 @@ class _Attend(torch.autograd.Function):
             0.0,
             False,
             attn_mask=_mask(prompt, grouped[1]),
+            scale=scale,
         )
         prompt.accumulate(k_p, v_p)
-        q_s, k_s, v_s = BACKWARD(gradient, q, *per_query_head(k, v, q.shape[1]), out, lse[..., 0], 0.0, True)
+        parts = per_query_head(k, v, q.shape[1])
+        q_s, k_s, v_s = BACKWARD(gradient, scaled, *parts, out, lse[..., 0], 0.0, True, scale=scale)
         heads = k.shape[1]
         k_s, v_s = (t.unflatten(1, (heads, -1)).sum(2) for t in (k_s, v_s))
-        return prompt.rows(q_p, length) + q_s, k_s, v_s, None
+        return (prompt.rows(q_p, length) + q_s).mul_(q.shape[-1] ** -0.5 / scale), k_s, v_s, None
 
 
 class Take(torch.autograd.Function):
@@ -144,6 +147,16 @@ class Take(torch.autograd.Function):
         (index,) = ctx.saved_tensors
         ctx.accumulator.index_add_(0, index, gradients[0].to(ctx.accumulator.dtype))
         return None, None, None
+
+
+def prescaled(q: torch.Tensor) -> tuple[torch.Tensor, float]:
+    """Queries ``[..., D]`` as they meet keys, and what their products remain to be multiplied by.
+
+    Rollout engines scale queries first, and so must who is compared with them: scores are the largest numbers that are
+    rounded on the way, and a sharp model makes much of their last bit. Narrow queries would lose more than that.
+    """
+    scale = q.shape[-1] ** -0.5
+    return (q * scale, 1.0) if q.dtype in (torch.float32, torch.float64) else (q, scale)
 
 
 def _mask(prompt: PromptKeys, queries: torch.Tensor) -> torch.Tensor | None:

@@ -18,7 +18,7 @@ from torch.nn.functional import scaled_dot_product_attention
 from rollplex.boundary import Boundary, PrefixOutput, Tape
 from rollplex.memory.arena import Arena
 from rollplex.model.again import made_again
-from rollplex.model.attention import per_query_head
+from rollplex.model.attention import per_query_head, prescaled
 from rollplex.model.model import Model
 from rollplex.model.text import TextLayer
 from rollplex.prompts import Prompt, PromptBatch
@@ -130,7 +130,8 @@ def _layer(
 ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
     q, k, v = (t.transpose(1, 2) for t in layer.project(x, cos, sin))
     k, v = _kept(k, v)
-    attended = scaled_dot_product_attention(q, *per_query_head(k, v, layer.num_heads), is_causal=True)
+    q, scale = prescaled(q)
+    attended = scaled_dot_product_attention(q, *per_query_head(k, v, layer.num_heads), is_causal=True, scale=scale)
     return layer.finish(x, attended.transpose(1, 2).flatten(2)), k, v
 
 
@@ -141,9 +142,11 @@ def _last_layer(
     rows = torch.arange(len(x), device=x.device)
     k, v = _kept(*(t.transpose(1, 2) for t in layer.keys_values(x, cos, sin)))
     x, cos, sin = (t[rows, last][:, None] for t in (x, cos, sin))
-    q = layer.project(x, cos, sin)[0].transpose(1, 2)
+    q, scale = prescaled(layer.project(x, cos, sin)[0].transpose(1, 2))
     seen = torch.arange(k.shape[2], device=x.device) <= last[:, None]
-    attended = scaled_dot_product_attention(q, *per_query_head(k, v, layer.num_heads), attn_mask=seen[:, None, None])
+    attended = scaled_dot_product_attention(
+        q, *per_query_head(k, v, layer.num_heads), attn_mask=seen[:, None, None], scale=scale
+    )
     return layer.finish(x, attended.transpose(1, 2).flatten(2))[:, 0], k, v
 
 

@@ -144,9 +144,10 @@ class VisionTower:
         places, frames, windows, start = [], [], [], 0
         for time, height, width in grids.tolist():
             place, window = self._frame(height, width)
+            frame = torch.cat(window)  # window after window, as others sum over a frame: the same rounding
             for _ in range(time):
                 places.append(place)
-                frames.append(torch.arange(start, start + height * width))
+                frames.append(start + frame)
                 windows.extend(start + w for w in window)
                 start += height * width
         by_window = Segments.of(windows)

@@ -73,7 +73,7 @@ def checks(bench: Bench) -> Iterator[Check | Control]:
     untouched = Bench.make(as_it_is=True)
     batch = cases.prompts(untouched.policy, "mixed")
     gaps = error(plain_result(untouched, batch, 2), split_result(untouched, batch, 2, "keep"))
-    yield Check("split: worst gradient", "mixed, G=2, transformers' casts to float32 left in", max(gaps), FLOAT32_LIMIT)
+    yield Check("split: gradient, transformers' casts to float32 left in", "mixed, G=2", max(gaps), FLOAT32_LIMIT)
     batch = cases.prompts(bench.policy, "mixed")
     expected = plain_result(bench, batch, 2)
     wrong = split_result(bench, cases.counted_from_length(batch), 2, "keep")

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import replace
 
 import pytest
 import torch
 from rollouts import ending
-from tiny_policy import prompts, tiny
+from tiny_policy import prompts
 from vllm_rollouts import BATCH, LIMIT, NEEDS_VLLM, decode, gap, start
 
 from rollplex.engines.vllm_engine import VllmEngine
@@ -21,17 +20,6 @@ from rollplex.verify import cases
 pytestmark = NEEDS_VLLM
 
 LENGTHS = torch.tensor([[1, 12, 3, 7], [2, 2, 1, 1], [12, 5, 5, 9]])
-
-
-@pytest.fixture(scope="module")
-def policy() -> Policy:
-    return tiny(torch.float32)
-
-
-@pytest.fixture(scope="module")
-def engine(policy: Policy) -> Iterator[VllmEngine]:
-    with start(policy) as engine:
-        yield engine
 
 
 def test_every_parameter_is_the_policys_bytes(policy: Policy, engine: VllmEngine) -> None:

@@ -8,7 +8,7 @@ import pytest
 import torch
 from torch.nn.functional import scaled_dot_product_attention
 
-from rollplex.model.attention import PromptKeys, Take
+from rollplex.model.attention import PromptKeys, Take, prescaled
 from rollplex.model.rectangle import Rectangle
 
 HEADS, KV, DIM, PROMPT, LENGTH = 4, 2, 8, 7, 5
@@ -114,6 +114,26 @@ def test_sums_may_be_wider_than_keys() -> None:
     for a, b in zip(narrow.gradients, wide.gradients, strict=True):
         assert a.dtype == torch.float32
         assert torch.allclose(a.double(), b, atol=0.05 * float(b.abs().max()))
+
+
+def test_shares_of_prompt_and_response_add_up_to_one() -> None:
+    """In float32 with large scores, whose logarithms are rounded by far more: what is 1 everywhere stays 1."""
+    prompt = prompt_keys([1, 1, 1], padded=True, frozen=True)
+    assert prompt.bias is not None
+    keys, values = 40 * prompt.keys.float(), torch.ones(3, KV, PROMPT, DIM)
+    prompt = replace(prompt, keys=keys, values=values, bias=prompt.bias.float())
+    q, k, v = (t.detach().float() for t in own(3))
+    assert float((prompt.attend(q, 40 * k, torch.ones_like(v)) - 1).abs().max()) < 3e-7
+
+
+def test_narrow_queries_are_left_as_they_are() -> None:
+    """Scaled, they would be rounded once more, by far more than a score of float32 is."""
+    wide = draw(2, DIM, seed=1).float()
+    assert torch.equal(prescaled(wide)[0], wide * DIM**-0.5)
+    assert prescaled(wide)[1] == 1
+    narrow = wide.bfloat16()
+    assert prescaled(narrow)[0] is narrow
+    assert prescaled(narrow)[1] == DIM**-0.5
 
 
 def test_taking_rows_sums_their_gradients_in_the_accumulator() -> None:

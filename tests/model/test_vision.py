@@ -101,6 +101,13 @@ def test_windows_matter() -> None:
     assert float((tower(patches, grids) - full(patches, grids)).abs().max()) > 1e-3
 
 
+def test_a_frame_is_attended_to_window_after_window() -> None:
+    """As transformers and vLLM do, so that all of them sum in one order; with windows of one length, as patches lie."""
+    plan = POLICY.model.vision.plan(torch.tensor([(1, 16, 16)]))
+    assert torch.equal(plan.frames.order, torch.arange(256))
+    assert POLICY.model.vision.plan(torch.tensor([(1, 16, 20)])).frames.order.tolist() != list(range(320))
+
+
 @given(st.lists(st.integers(1, 5), min_size=1, max_size=8), st.integers(0, 1000))
 def test_segments_are_a_permutation_by_length(lengths: list[int], seed: int) -> None:
     """Every patch is in one run, runs stay whole, and the way back undoes the way there."""
