@@ -108,11 +108,11 @@ def test_schedules_agree_over_vllm(policy: Policy, engine: VllmEngine, schedule:
 
 @pytest.mark.parametrize(("forgets", "light"), [(True, "green"), (False, "red")])
 def test_the_monitor_tells_stale_caches(
-    policy: Policy, engine: VllmEngine, monkeypatch: pytest.MonkeyPatch, forgets: bool, light: str
+    shipped: Policy, engine: VllmEngine, monkeypatch: pytest.MonkeyPatch, forgets: bool, light: str
 ) -> None:
     """The same pictures by the same name after an update: right where caches were emptied, red where they were not."""
-    prefix, decode, reward, suffix, _ = phases(policy, engine)
-    update = Update(policy, lr=5e-2)
+    prefix, decode, reward, suffix, _ = phases(shipped, engine)
+    update = Update(shipped, lr=5e-3)
     if not forgets:
         monkeypatch.setattr(engine, "_forget", lambda _: None)
     for _ in range(2):
@@ -120,4 +120,5 @@ def test_the_monitor_tells_stale_caches(
         rollout = decode(BATCH)
         stats = suffix(BATCH, prefix(BATCH), rollout, reward(BATCH, rollout))
         update(stats)
-    assert Mismatch(mean=stats.mismatch_mean, max=stats.mismatch_max).light == light
+    found = Mismatch(mean=stats.mismatch_mean, max=stats.mismatch_max)
+    assert found.light == light, found
