@@ -101,8 +101,6 @@ class Model:
         ids = ids.to(self.device)
         x = self.text.embed(ids)
         config = cast(Qwen2_5_VLConfig, self.module.config)
-        # Through a frozen patch embedding a checkpointed tower would get no gradient; frozen throughout, it saves nothing.
-        checkpointed = checkpointed and self.vision.patch_embed.requires_grad
         for token, pixels, grids in (
             (config.image_token_id, [p.pixel_values for p in prompts], [p.image_grid_thw for p in prompts]),
             (config.video_token_id, [p.pixel_values_videos for p in prompts], [p.video_grid_thw for p in prompts]),

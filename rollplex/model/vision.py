@@ -14,8 +14,8 @@ from functools import partial
 
 import torch
 from torch.nn.functional import gelu, linear, scaled_dot_product_attention, silu
-from torch.utils.checkpoint import checkpoint
 
+from rollplex.model.again import made_again
 from rollplex.model.fuse import Linear
 from rollplex.model.norm import Norm
 from rollplex.model.rotary import cos_sin, rotate
@@ -134,7 +134,7 @@ class VisionTower:
         weight = self.patch_embed.flatten(1)
         x = linear(pixels.to(weight.dtype), weight)[plan.windows.order]
         for block in self.blocks:
-            x = checkpoint(partial(block, plan=plan), x, use_reentrant=True) if checkpointed else block(x, plan)
+            x = made_again(partial(block, plan=plan), x) if checkpointed else block(x, plan)
         unit = self.merge_size**2
         merged = self.merge_out(gelu(self.merge_in(self.merge_norm(x).view(-1, unit * x.shape[-1]))))
         return merged[plan.windows.inverse[::unit] // unit]
