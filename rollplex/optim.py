@@ -190,12 +190,7 @@ class AdamW:
         if self._memory is None:
             return
         for master in self._masters:
-            if not self._adam.state[master]:
-                self._adam.state[master] = {
-                    "step": torch.tensor(0.0),
-                    "exp_avg": torch.zeros_like(master, requires_grad=False),
-                    "exp_avg_sq": torch.zeros_like(master, requires_grad=False),
-                }
+            self._begin(master)
         self._memory.house(OWNER, self.state.tensors, stays=True)
 
     def norm(self) -> float:
@@ -226,13 +221,34 @@ class AdamW:
             group["lr"] = self.learning_rate(index)
         if narrow := self._narrow():
             follow(*zip(*narrow, strict=True))
-        for master, weight, gradient in zip(self._masters, self._policy.weights.tensors, gradients, strict=True):
-            if master is not weight:
+        weights = self._policy.weights.tensors
+        for master, weight, gradient in zip(self._masters, weights, gradients, strict=True):
+            if not weight.requires_grad:
+                self._pass_over(master)
+            elif master is not weight:
                 master.grad = gradient.float()
         self._adam.step()
-        for master, weight in narrow:
-            weight.copy_(master)
-            master.grad = None
+        for master, weight, gradient in zip(self._masters, weights, gradients, strict=True):
+            if master is weight:
+                weight.grad = gradient  # of a frozen one too
+            else:
+                weight.copy_(master)
+                master.grad = None
+
+    def _pass_over(self, master: torch.Tensor) -> None:
+        """Have torch leave a frozen weight out; only its count of steps goes on, as the others' do."""
+        master.grad = None
+        self._begin(master)
+        self._adam.state[master]["step"] += 1
+
+    def _begin(self, master: torch.Tensor) -> None:
+        """State of a weight that has taken no step."""
+        if not self._adam.state[master]:
+            self._adam.state[master] = {
+                "step": torch.tensor(0.0),
+                "exp_avg": torch.zeros_like(master, requires_grad=False),
+                "exp_avg_sq": torch.zeros_like(master, requires_grad=False),
+            }
 
     def state_dict(self) -> dict[str, Any]:
         """Everything that resuming exactly needs, besides the weights."""

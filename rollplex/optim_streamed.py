@@ -166,8 +166,11 @@ class StreamedAdamW:
                 state.chunk(turn - 2).copy_(flight.chunk(turn - 2), non_blocking=True)
 
     def _step(self, flight: Flight, place: int, index: int, norm: float) -> None:
-        pieces, rows = self._plan[place].pieces, flight.chunk(place)
-        weights = [piece.of(self._policy.weights.tensors) for piece in pieces]
+        leaves, rows = self._policy.weights.tensors, flight.chunk(place)
+        pieces = [piece for piece in self._plan[place].pieces if leaves[piece.tensor].requires_grad]
+        if not pieces:
+            return
+        weights = [piece.of(leaves) for piece in pieces]
         if self._gradients is None:
             gradients = [piece.of(self._policy.gradients.tensors) for piece in pieces]
         else:

@@ -103,6 +103,40 @@ class Policy:
         """The gradient buffers; allocated once, never None."""
         return Resource("policy.gradients", tuple(_gradient(leaf) for leaf in self.model.leaves.values()))
 
+    def freeze(self, *parts: str) -> None:
+        """Leave every weight as it is whose name begins like this, from the next step on; a vision tower, usually.
+
+        >>> policy = Policy.tiny()
+        >>> policy.freeze("model.visual")
+        >>> sum(leaf.requires_grad for leaf in policy.model.leaves.values())
+        30
+
+        No gradient is made for it, and no optimizer touches it. ``policy.freeze("")`` freezes all.
+        """
+        for part in parts:
+            found = [leaf for name, leaf in self.model.leaves.items() if name.startswith(part)]
+            if not found:
+                tops = sorted({".".join(name.split(".")[:2]) for name in self.model.leaves})
+                raise ValueError(f"freezing {part!r}: no weight's name begins like that. There are {', '.join(tops)}.")
+            for leaf in found:
+                leaf.requires_grad_(False)
+        for name, (leaf, _) in self.model.fused.places.items():
+            self.model.module.get_parameter(name).requires_grad_(self.model.leaves[leaf].requires_grad)
+
+    def expect_same_frozen(self) -> None:
+        """Refuse a module in which other weights are frozen than here: they would be trained all the same."""
+        frozen = [
+            name
+            for name, (leaf, _) in self.model.fused.places.items()
+            if self.model.module.get_parameter(name).requires_grad != self.model.leaves[leaf].requires_grad
+        ]
+        if frozen:
+            raise RuntimeError(
+                f"updating: requires_grad of {len(frozen)} of the module's parameters was changed, first of {frozen[0]!r}, "
+                "and what is trained are the policy's own weights, of which those are parts. "
+                "Use policy.freeze(...) with the beginnings of names, on a policy whose module was left alone."
+            )
+
     def zero_gradients(self) -> None:
         """Set every gradient to zero, in place."""
         torch._foreach_zero_(list(self.gradients.tensors))

@@ -86,6 +86,7 @@ class Update(Phase):
     def run(self, suffix: SuffixStats) -> Generator[Tick, None, UpdateStats]:
         """Norm first, then the step: a gradient that is not finite changes nothing."""
         self.policy.expect(suffix.version, "gradient")
+        self.policy.expect_same_frozen()
         norm = self.optimizer.norm()
         if not math.isfinite(norm):
             raise FloatingPointError(
