@@ -105,9 +105,12 @@ class Optimizer(Protocol):
 
 @torch.no_grad()
 def gradient_norm(policy: Policy) -> float:
-    """Global 2-norm of a policy's gradients."""
-    gradients = policy.gradients.tensors
-    return float(torch.linalg.vector_norm(torch.stack(torch._foreach_norm(list(gradients))).to(torch.float64)))
+    """Global 2-norm of the gradients of a policy's weights, frozen ones aside: what a suffix left there clips nothing."""
+    pairs = zip(policy.weights.tensors, policy.gradients.tensors, strict=True)
+    gradients = [gradient for weight, gradient in pairs if weight.requires_grad]
+    if not gradients:
+        return 0.0
+    return float(torch.linalg.vector_norm(torch.stack(torch._foreach_norm(gradients)).to(torch.float64)))
 
 
 @torch.no_grad()
@@ -190,7 +193,7 @@ class AdamW:
         if self._memory is None:
             return
         for master in self._masters:
-            self._begin(master)
+            self._ensure_moments(master)
         self._memory.house(OWNER, self.state.tensors, stays=True)
 
     def norm(self) -> float:
@@ -221,28 +224,28 @@ class AdamW:
             group["lr"] = self.learning_rate(index)
         if narrow := self._narrow():
             follow(*zip(*narrow, strict=True))
-        weights = self._policy.weights.tensors
-        for master, weight, gradient in zip(self._masters, weights, gradients, strict=True):
+        for master, weight, gradient in zip(self._masters, self._policy.weights.tensors, gradients, strict=True):
             if not weight.requires_grad:
-                self._pass_over(master)
+                self._ensure_moments(master)
+                self._adam.state[master]["step"] += (
+                    1  # the streamed optimizer has one count for all, and loads this state
+                )
             elif master is not weight:
                 master.grad = gradient.float()
-        self._adam.step()
-        for master, weight, gradient in zip(self._masters, weights, gradients, strict=True):
-            if master is weight:
-                weight.grad = gradient  # of a frozen one too
-            else:
-                weight.copy_(master)
-                master.grad = None
+        (group,) = self._adam.param_groups
+        group["params"] = [
+            m for m, w in zip(self._masters, self._policy.weights.tensors, strict=True) if w.requires_grad
+        ]
+        try:
+            self._adam.step()
+        finally:
+            group["params"] = self._masters
+        for master, weight in narrow:
+            weight.copy_(master)
+            master.grad = None
 
-    def _pass_over(self, master: torch.Tensor) -> None:
-        """Have torch leave a frozen weight out; only its count of steps goes on, as the others' do."""
-        master.grad = None
-        self._begin(master)
-        self._adam.state[master]["step"] += 1
-
-    def _begin(self, master: torch.Tensor) -> None:
-        """State of a weight that has taken no step."""
+    def _ensure_moments(self, master: torch.Tensor) -> None:
+        """Zero moments, where torch has made none yet."""
         if not self._adam.state[master]:
             self._adam.state[master] = {
                 "step": torch.tensor(0.0),

@@ -169,7 +169,7 @@ class StreamedAdamW:
         leaves, rows = self._policy.weights.tensors, flight.chunk(place)
         pieces = [piece for piece in self._plan[place].pieces if leaves[piece.tensor].requires_grad]
         if not pieces:
-            return
+            return  # all of it is frozen, and foreach takes no empty list
         weights = [piece.of(leaves) for piece in pieces]
         if self._gradients is None:
             gradients = [piece.of(self._policy.gradients.tensors) for piece in pieces]

@@ -103,39 +103,64 @@ class Policy:
         """The gradient buffers; allocated once, never None."""
         return Resource("policy.gradients", tuple(_gradient(leaf) for leaf in self.model.leaves.values()))
 
-    def freeze(self, *parts: str) -> None:
-        """Leave every weight as it is whose name begins like this, from the next step on; a vision tower, usually.
+    def freeze(self, part: str, *more: str) -> None:
+        """Keep the weights of a part, such as the vision tower, as they are from the next step on.
 
         >>> policy = Policy.tiny()
         >>> policy.freeze("model.visual")
-        >>> sum(leaf.requires_grad for leaf in policy.model.leaves.values())
-        30
+        >>> {name.split(".")[1] for name, leaf in policy.model.leaves.items() if leaf.requires_grad}
+        {'language_model'}
 
-        No gradient is made for it, and no optimizer touches it. ``policy.freeze("")`` freezes all.
+        A part is a weight, or all weights below a name. No gradient is made for it, and no optimizer moves it.
         """
-        for part in parts:
-            found = [leaf for name, leaf in self.model.leaves.items() if name.startswith(part)]
-            if not found:
-                tops = sorted({".".join(name.split(".")[:2]) for name in self.model.leaves})
-                raise ValueError(f"freezing {part!r}: no weight's name begins like that. There are {', '.join(tops)}.")
-            for leaf in found:
-                leaf.requires_grad_(False)
-        for name, (leaf, _) in self.model.fused.places.items():
-            self.model.module.get_parameter(name).requires_grad_(self.model.leaves[leaf].requires_grad)
+        for name in [name for each in (part, *more) for name in self._below(each)]:
+            self.model.leaves[name].requires_grad_(False)
+        for _, parameter, leaf in self._views():
+            parameter.requires_grad_(leaf.requires_grad)
 
-    def expect_same_frozen(self) -> None:
-        """Refuse a module in which other weights are frozen than here: they would be trained all the same."""
-        frozen = [
-            name
-            for name, (leaf, _) in self.model.fused.places.items()
-            if self.model.module.get_parameter(name).requires_grad != self.model.leaves[leaf].requires_grad
+    def expect_module_alike(self) -> None:
+        """Refuse a module whose parameters are frozen otherwise than the weights that they are views of."""
+        differ = [
+            (name, parameter.requires_grad, leaf.requires_grad)
+            for name, parameter, leaf in self._views()
+            if parameter.requires_grad != leaf.requires_grad
         ]
-        if frozen:
+        if differ:
+            name, theirs, ours = differ[0]
             raise RuntimeError(
-                f"updating: requires_grad of {len(frozen)} of the module's parameters was changed, first of {frozen[0]!r}, "
-                "and what is trained are the policy's own weights, of which those are parts. "
-                "Use policy.freeze(...) with the beginnings of names, on a policy whose module was left alone."
+                f"updating: the module and the policy disagree on what is frozen, in {len(differ)} parameters, first "
+                f"{name!r} (requires_grad is {theirs} in the module and {ours} in the policy). The policy's fused weights "
+                "are what is trained, so setting one side has no effect. Freeze with policy.freeze(...), which sets both."
             )
+
+    def _below(self, part: str) -> list[str]:
+        """Names of weights that are a part or lie below it."""
+        names = [name for name in self.model.leaves if name == part or name.startswith(part.rstrip(".") + ".")]
+        if not names:
+            tops = sorted({".".join(name.split(".")[:2]) for name in self.model.leaves})
+            raise ValueError(
+                f"freezing {part!r}: no weight has this name or lies below it. Names begin with {', '.join(tops)}; all are "
+                "in policy.model.leaves. Projections that read the same input are one weight (q_proj, k_proj and v_proj "
+                "are qkv_proj), and a tied head is the embedding."
+            )
+        return names
+
+    def _views(self) -> Generator[tuple[str, torch.Tensor, torch.Tensor]]:
+        """The module's parameters by name, and of which weights each is rows."""
+        for name, (leaf, _) in self.model.fused.places.items():
+            yield name, self.model.module.get_parameter(name), self.model.leaves[leaf]
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> Policy:
+        """A policy of its own memory with the same weights, version and frozen parts."""
+        module = copy.deepcopy(self.model.module, memo)
+        for parameter in module.parameters():
+            parameter.grad = None
+            parameter.requires_grad_(False)
+        made = Policy(Model.of(module), self.ingest)
+        made.version = self.version
+        if frozen := [name for name, leaf in self.model.leaves.items() if not leaf.requires_grad]:
+            made.freeze(*frozen)
+        return made
 
     def zero_gradients(self) -> None:
         """Set every gradient to zero, in place."""

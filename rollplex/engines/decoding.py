@@ -22,10 +22,14 @@ from rollplex.model.text import TextLayer
 
 TURNS = 64
 """Tokens whose rotary angles are made at a time."""
-QUERIES, KEYS = 4, 16
-"""Fewest queries and keys in the product of a response with itself. From these on, torch's CPU product sums over the channels
-of a head from first to last, as the trainer's attention and vLLM do; a smaller one is summed in another order, and a sharp
-model makes up to 4e-5 of a log-probability of that."""
+MIN_QUERIES = 4
+"""Fewest queries in a product with the response's own keys.
+
+From MIN_QUERIES x MIN_KEYS on, torch's CPU product sums over a head's channels from first to last, as the trainer's attention
+and vLLM do. Smaller products are summed in another order, which moved log-probabilities of a sharp model by up to 3.7e-5.
+"""
+MIN_KEYS = 16
+"""Fewest keys in it."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -67,17 +71,17 @@ class Block:
             bias=bias,
         )
 
-    def attend(self, index: int, q: torch.Tensor, own: torch.Tensor, v: torch.Tensor) -> torch.Tensor:
-        """Attention of layer ``index`` for q ``[B, H, r, D]``, over the prompt and over the response itself; likewise.
+    def attend(self, index: int, q: torch.Tensor, scores: torch.Tensor, v: torch.Tensor) -> torch.Tensor:
+        """Attention of layer ``index`` over a prompt and a response's own tokens: ``[B H, r, D]``.
 
-        ``own [B, H, r, t]`` are the queries' scores with own keys, v ``[B H, t, D]`` own values.
+        q ``[B, H, r, D]``, its scores ``[B, H, r, t]`` with own keys, own values v ``[B H, t, D]``.
         Three-dimensional products throughout: on the few numbers of a decode step, broadcasting costs more than they do.
         """
         keys, values = self.keys[index], self.values[index]
         grouped = self._grouped(q)
         prompt = torch.bmm(grouped, keys) if self.bias is None else torch.baddbmm(self.bias, grouped, keys)
         # Joined as a prompt's queries, not as rows: of the two parts, only the response's is small enough to move about.
-        weights = torch.softmax(torch.cat((prompt, self._grouped(own)), dim=-1), dim=-1)
+        weights = torch.softmax(torch.cat((prompt, self._grouped(scores)), dim=-1), dim=-1)
         padded = keys.shape[2]
         attended = self._rows(torch.bmm(weights[..., :padded], values)).flatten(0, 1)
         return attended.baddbmm_(self._rows(weights[..., padded:]).flatten(0, 1), v)
@@ -102,10 +106,12 @@ class ResponseCache:
     def lines(self, model: Model, rows: int, length: int, memory: Memory | None = None) -> torch.Tensor:
         """``[L, 2, rows, H, length, D]``, its contents undefined; grown when a rollout is larger than any before.
 
+        At least `MIN_KEYS` long.
+
         In a memory they are a buffer of its, which it counts and takes away after the rollout.
         """
         layer = model.text.layers[0]
-        shape = (len(model.text.layers), 2, rows, layer.num_kv_heads, length, layer.head_dim)
+        shape = (len(model.text.layers), 2, rows, layer.num_kv_heads, max(length, MIN_KEYS), layer.head_dim)
         needed = torch.Size(shape).numel()
         if memory is not None:
             self._storage = None
@@ -144,7 +150,8 @@ class Batch:
     def __post_init__(self) -> None:
         self._cos, self._sin = self._angles()
         layer = self.model.text.layers[0]
-        queries = max(QUERIES, layer.num_heads // layer.num_kv_heads)
+        queries = max(MIN_QUERIES, layer.num_heads // layer.num_kv_heads)
+        # Room for a step's queries, padded to MIN_QUERIES; what is past r stays 0.
         self._queries = self.cache.new_zeros(len(self.ids), layer.num_kv_heads, queries, layer.head_dim)
 
     def forward(self, tokens: torch.Tensor) -> torch.Tensor:
@@ -172,25 +179,25 @@ class Batch:
         num, heads = len(x), layer.num_kv_heads
         keys, values = self.cache[index, 0, :num], self.cache[index, 1, :num]
         keys[:, :, t], values[:, :, t] = k, v
-        q, own = self._scores(q.unflatten(1, (heads, -1)), keys.flatten(0, 1), t + 1)
+        queries = self._queries[:num]
+        q = torch.mul(q.unflatten(1, (heads, -1)), layer.head_dim**-0.5, out=queries[:, :, : q.shape[1] // heads])
+        scores = self._scores(queries, keys.flatten(0, 1), t + 1)[:, :, : q.shape[2]]
         values = values.flatten(0, 1)[:, : t + 1]
         if len(self.blocks) == 1:
-            attended = self.blocks[0].attend(index, q, own, values)
+            attended = self.blocks[0].attend(index, q, scores, values)
         else:
             lines = [slice(b.rows.start * heads, b.rows.stop * heads) for b in self.blocks]
             parts = zip(self.blocks, lines, strict=True)
-            attended = torch.cat([b.attend(index, q[b.rows], own[b.rows], values[at]) for b, at in parts])
+            attended = torch.cat([b.attend(index, q[b.rows], scores[b.rows], values[at]) for b, at in parts])
         return layer.finish(x, attended.view(num, -1))
 
-    def _scores(self, q: torch.Tensor, keys: torch.Tensor, t: int) -> tuple[torch.Tensor, torch.Tensor]:
-        """Scaled queries ``[B, H, r, D]``, and their scores ``[B, H, r, t]`` with the first t of own keys ``[B H, T, D]``.
+    def _scores(self, queries: torch.Tensor, keys: torch.Tensor, num: int) -> torch.Tensor:
+        """Scores ``[B, H, *, num]`` of queries ``[B, H, *, D]`` with the first of own keys ``[B H, T, D]``.
 
-        The product is never smaller than `QUERIES` by `KEYS`: what is past r and t is anything, and is not looked at.
+        What the keys past ``num`` hold, which are there to make `MIN_KEYS`, is not looked at.
         """
-        queries = self._queries[: len(q)]
-        q = torch.mul(q, q.shape[-1] ** -0.5, out=queries[:, :, : q.shape[2]])
-        scores = torch.bmm(queries.flatten(0, 1), keys[:, : max(t, KEYS)].transpose(1, 2))
-        return q, scores.unflatten(0, q.shape[:2])[:, :, : q.shape[2], :t]
+        scores = torch.bmm(queries.flatten(0, 1), keys[:, : max(num, MIN_KEYS)].transpose(1, 2))
+        return scores.unflatten(0, queries.shape[:2])[..., :num]
 
     def keep(self, alive: torch.Tensor) -> None:
         """Drop the rows where ``alive [B]`` is False: the others move up."""

@@ -11,6 +11,7 @@ from collections.abc import Collection, Mapping, Sequence
 from mmap import PAGESIZE
 
 from rollplex.boundary import LOGPROBS
+from rollplex.engines.decoding import MIN_KEYS
 from rollplex.memory.activations import suffix_activations, suffix_workspace, vision_activations
 from rollplex.memory.contracts import OWNERS, STAGES, Stage
 from rollplex.memory.managed import Peak
@@ -109,7 +110,9 @@ def _rollout(phases: Sequence[Phase], decode: Decode, prompts: PromptBatch) -> i
     model = _policy(phases).model
     layer = model.text.layers[0]
     rows = decode.group * len(prompts)
-    cache = 2 * len(model.text.layers) * rows * layer.num_kv_heads * layer.head_dim * decode.max_new_tokens
+    cache = (
+        2 * len(model.text.layers) * rows * layer.num_kv_heads * layer.head_dim * max(decode.max_new_tokens, MIN_KEYS)
+    )
     prefilled = boundary_values(model, prompts, 8192) + len(prompts) * model.text.hidden_size
     return _pages(cache * model.dtype.itemsize) + prefilled * model.dtype.itemsize
 

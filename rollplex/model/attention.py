@@ -42,7 +42,8 @@ class PromptKeys:
         """q ``[B, Hq, R, D]`` over the prompt and, causally, over own k, v ``[B, H, R, D]``."""
         if q.device.type != "cpu":
             return self._attend_anywhere(q, k, v)
-        result: torch.Tensor = _Attend.apply(q, k, v, self)
+        # Keys and values are shown to autograd too: below a frozen response path, only the prompt may want its gradient.
+        result: torch.Tensor = _Attend.apply(q, k, v, self.keys, self.values, self)
         return result
 
     def _attend_anywhere(self, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> torch.Tensor:
@@ -86,7 +87,15 @@ class _Attend(torch.autograd.Function):
     """Two calls of torch's CPU flash attention, merged."""
 
     @staticmethod
-    def forward(ctx: Any, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, prompt: PromptKeys) -> torch.Tensor:
+    def forward(
+        ctx: Any,
+        q: torch.Tensor,
+        k: torch.Tensor,
+        v: torch.Tensor,
+        _keys: torch.Tensor,
+        _values: torch.Tensor,
+        prompt: PromptKeys,
+    ) -> torch.Tensor:
         length, (scaled, scale) = q.shape[2], prescaled(q)
         grouped = prompt.grouped(scaled)
         keys, values = prompt.rectangle.chosen(prompt.keys), prompt.rectangle.chosen(prompt.values)
@@ -101,7 +110,7 @@ class _Attend(torch.autograd.Function):
         return out
 
     @staticmethod
-    def backward(ctx: Any, *gradients: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor, None]:
+    def backward(ctx: Any, *gradients: torch.Tensor) -> tuple[torch.Tensor | None, ...]:
         q, k, v, out, lse = ctx.saved_tensors
         prompt: PromptKeys = ctx.prompt
         gradient, length = gradients[0].contiguous(), q.shape[2]
@@ -125,7 +134,7 @@ class _Attend(torch.autograd.Function):
         q_s, k_s, v_s = BACKWARD(gradient, scaled, *parts, out, lse[..., 0], 0.0, True, scale=scale)
         heads = k.shape[1]
         k_s, v_s = (t.unflatten(1, (heads, -1)).sum(2) for t in (k_s, v_s))
-        return (prompt.rows(q_p, length) + q_s).mul_(q.shape[-1] ** -0.5 / scale), k_s, v_s, None
+        return (prompt.rows(q_p, length) + q_s).mul_(q.shape[-1] ** -0.5 / scale), k_s, v_s, None, None, None
 
 
 class Take(torch.autograd.Function):

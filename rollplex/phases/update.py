@@ -86,7 +86,7 @@ class Update(Phase):
     def run(self, suffix: SuffixStats) -> Generator[Tick, None, UpdateStats]:
         """Norm first, then the step: a gradient that is not finite changes nothing."""
         self.policy.expect(suffix.version, "gradient")
-        self.policy.expect_same_frozen()
+        self.policy.expect_module_alike()
         norm = self.optimizer.norm()
         if not math.isfinite(norm):
             raise FloatingPointError(

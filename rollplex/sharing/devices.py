@@ -15,7 +15,6 @@ import torch
 from rollplex.memory.arena import Arena
 from rollplex.memory.pages import HostPages
 from rollplex.memory.pool import HostPool
-from rollplex.model.model import Model
 from rollplex.policy import Policy
 from rollplex.shapes import ModelShape
 from rollplex.sharing.bind import Binding, bind
@@ -89,7 +88,7 @@ class Devices:
 
         ``policy`` lends its configuration and rotary angles.
         """
-        ranks, model = self.replica(replica), twin(policy).model
+        ranks, model = self.replica(replica), copy.deepcopy(policy).model
         house_tower(model, self.bindings[ranks[0]])
         shards = [
             TextShard.of(
@@ -106,7 +105,7 @@ class Devices:
                 f"reading device {rank} as a whole policy: it has one shard of {self.rollout_tp}. Use scorer(), which "
                 "runs over all shards, or a rollout TP of 1."
             )
-        made, binding = twin(like), self.bindings[rank]
+        made, binding = copy.deepcopy(like), self.bindings[rank]
         house(made.model, binding, keep_values=False)
         made.version = binding.stamp.version
         return made
@@ -135,17 +134,6 @@ def _pairing(
     tower = engine.layouts(shape, *rollout, "vision")
     text = engine.layouts(shape, *rollout, "language")
     return pair((*tower, *trainer.layouts(shape, *train, "language")), (*tower, *text), dtype=dtype)
-
-
-def twin(policy: Policy) -> Policy:
-    """A policy of its own memory with the same weights."""
-    module = copy.deepcopy(policy.model.module)
-    for parameter in module.parameters():
-        parameter.grad = None
-        parameter.requires_grad_(False)
-    made = Policy(Model.of(module), policy.ingest)
-    made.version = policy.version
-    return made
 
 
 def whole(policy: Policy) -> TensorParallel:

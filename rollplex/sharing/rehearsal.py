@@ -7,6 +7,7 @@ shows that bytes are shared and results equal; it says nothing about a GPU's tim
 
 from __future__ import annotations
 
+import copy
 import tempfile
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -25,7 +26,7 @@ from rollplex.sharing.bind import Binding
 from rollplex.sharing.checkpoint import collect, rectangle
 from rollplex.sharing.crew import Crew
 from rollplex.sharing.descriptors import Descriptor, TorchTrainer
-from rollplex.sharing.devices import Devices, twin, whole
+from rollplex.sharing.devices import Devices, whole
 from rollplex.sharing.layout import Block
 from rollplex.sharing.rank_process import Post, RankProcess
 from rollplex.sharing.tensor_parallel import TensorParallel
@@ -101,6 +102,12 @@ def rehearse(
 
     ``trainer`` lays the text layers out: `TorchTrainer` unless given. The vision tower is whole on every rank.
     """
+    frozen = sum(not leaf.requires_grad for leaf in policy.model.leaves.values())
+    if frozen:
+        raise ValueError(
+            f"rehearsing an update: {frozen} of the policy's weights are frozen, and the tensor-parallel trainer trains all "
+            "of them. Rehearse with a policy that was not frozen."
+        )
     trainer = trainer or TorchTrainer()
     before = _weights(policy)
     with (
@@ -158,7 +165,7 @@ def _posts(devices: Devices, policy: Policy, meeting: Path, lr: float, timeout_s
 
 def _single_process(policy: Policy, prompts: PromptBatch, rollout: Rollout, rewards: Rewards, lr: float) -> Policy:
     """The same step by the phases of a single process, on a copy."""
-    single = twin(policy)
+    single = copy.deepcopy(policy)
     suffix = Suffix(single, loss=GRPO())(prompts, Prefix(single)(prompts), rollout, rewards)
     Update(single, lr=lr)(suffix)
     return single
@@ -166,7 +173,7 @@ def _single_process(policy: Policy, prompts: PromptBatch, rollout: Rollout, rewa
 
 def _from_disk(policy: Policy, weights: Mapping[str, torch.Tensor], folder: Path) -> Policy:
     """A policy with the given weights, saved as a checkpoint and loaded again."""
-    made = twin(policy)
+    made = copy.deepcopy(policy)
     with torch.no_grad(), without_progress_bar():
         for name, parameter in made.model.module.named_parameters():
             parameter.copy_(weights[name])

@@ -22,7 +22,7 @@ from rollplex.policy import Policy
 from rollplex.prompts import PromptBatch
 from rollplex.run import Run
 from rollplex.schedules import Rollplex, Serial, Streamed
-from rollplex.step import Rollout
+from rollplex.step import Rollout, SuffixStats
 from rollplex.tasks import Digits
 
 pytestmark = NEEDS_VLLM
@@ -58,33 +58,17 @@ def phases(policy: Policy, engine: VllmEngine) -> list[Phase]:
     ]
 
 
-def gaps(batch: PromptBatch, phases: Sequence[Phase]) -> list[float]:
-    """Largest difference of a log-probability between engine and trainer in each of many steps.
+def trained(batch: PromptBatch, steps: Sequence[Phase]) -> Iterator[tuple[PromptBatch, Rollout, SuffixStats]]:
+    """Many steps, each seen before its update.
 
     The prompts are the same each time, so that a cache that outlived an update would be met.
     """
-    prefix, decode, reward, suffix, update = phases
-    found = []
-    for step in range(UPDATES):
-        prompts = replace(batch, step=step)
+    prefix, decode, reward, suffix, update = steps
+    for prompts in (replace(batch, step=step) for step in range(UPDATES)):
         rollout = decode(prompts)
         stats = suffix(prompts, prefix(prompts), rollout, reward(prompts, rollout))
-        for group, ours in zip(rollout.groups, stats.logprobs, strict=True):
-            inside = torch.arange(ours.shape[1]) < group.lengths[:, None]
-            found.append(float((group.logprobs - ours)[inside].abs().max()))
+        yield prompts, rollout, stats
         update(stats)
-    return found
-
-
-def test_after_every_update_the_engine_scores_as_the_trainer(fresh: Policy, engine: VllmEngine) -> None:
-    """Every kind of prompt, and no byte is moved in between."""
-    policy, before, version = fresh, fresh.snapshot(), fresh.version
-    addresses = [parameter.data_ptr() for parameter in engine.parameters().values()]
-    assert max(gaps(BATCH, phases(policy, engine))) <= LIMIT
-    assert moved(policy, before) > 1e-3, "the control: the weights did change"
-    assert policy.version == version + UPDATES
-    assert engine.share == 1
-    assert [parameter.data_ptr() for parameter in engine.parameters().values()] == addresses
 
 
 def flat(scores: Sequence[torch.Tensor], rollout: Rollout) -> torch.Tensor:
@@ -93,20 +77,39 @@ def flat(scores: Sequence[torch.Tensor], rollout: Rollout) -> torch.Tensor:
     return torch.cat([part[torch.arange(part.shape[1]) < group.lengths[:, None]] for part, group in parts])
 
 
-def three_scores(engine: VllmEngine, batch: PromptBatch, phases: Sequence[Phase]) -> tuple[torch.Tensor, torch.Tensor]:
-    """``[3, tokens]`` how far any two of built-in engine, vLLM and trainer are apart on what the first drew in each step;
-    and how far vLLM is from itself on the last of it, after one update more.
-    """
-    prefix, decode, reward, suffix, update = phases
-    found = []
-    for prompts in (replace(batch, step=step) for step in range(UPDATES)):
-        rollout = decode(prompts)
-        stats = suffix(prompts, prefix(prompts), rollout, reward(prompts, rollout))
-        drawn = flat([group.logprobs for group in rollout.groups], rollout)
-        vllm, trainer = (flat(s, rollout) for s in (engine.logprobs(prompts, rollout), stats.logprobs))
-        found.append(torch.stack([drawn - vllm, vllm - trainer, trainer - drawn]).abs())
-        update(stats)
-    return torch.cat(found, dim=1), (flat(engine.logprobs(prompts, rollout), rollout) - vllm).abs()
+def drawn(rollout: Rollout) -> torch.Tensor:
+    """The same, as its engine drew them."""
+    return flat([group.logprobs for group in rollout.groups], rollout)
+
+
+def scores(engine: VllmEngine, batch: PromptBatch, steps: Sequence[Phase]) -> torch.Tensor:
+    """``[4, tokens]``: built-in engine, vLLM and trainer on what the first drew, and vLLM once more after the update."""
+    found: list[list[torch.Tensor]] = []
+    before: tuple[PromptBatch, Rollout] | None = None
+    for prompts, rollout, stats in trained(batch, steps):
+        if before is not None:
+            found[-1].append(flat(engine.logprobs(*before), before[1]))
+        found.append([drawn(rollout), flat(engine.logprobs(prompts, rollout), rollout), flat(stats.logprobs, rollout)])
+        before = prompts, rollout
+    return torch.cat([torch.stack(each) for each in found[:-1]], dim=1)
+
+
+def apart(scored: torch.Tensor) -> torch.Tensor:
+    """``[3, tokens]``: how far any two of the first three are apart."""
+    builtin, vllm, trainer, _ = scored
+    return torch.stack([builtin - vllm, vllm - trainer, trainer - builtin]).abs()
+
+
+def test_after_every_update_the_engine_scores_as_the_trainer(fresh: Policy, engine: VllmEngine) -> None:
+    """Every kind of prompt, vLLM's own tokens, and no byte is moved in between."""
+    before, version = fresh.snapshot(), fresh.version
+    addresses = [parameter.data_ptr() for parameter in engine.parameters().values()]
+    for _, rollout, stats in trained(BATCH, phases(fresh, engine)):
+        assert (drawn(rollout) - flat(stats.logprobs, rollout)).abs().max() <= LIMIT
+    assert moved(fresh, before) > 1e-3, "the control: the weights did change"
+    assert fresh.version == version + UPDATES
+    assert engine.share == 1
+    assert [parameter.data_ptr() for parameter in engine.parameters().values()] == addresses
 
 
 @pytest.mark.parametrize("temperature", [1.0, 0.6])
@@ -114,16 +117,17 @@ def test_three_score_alike(fresh: Policy, engine: VllmEngine, temperature: float
     """Built-in engine, vLLM and trainer, after each of the updates."""
     steps = phases(fresh, engine)
     steps[1] = Decode(fresh.engine(), group=3, max_new_tokens=12, temperature=temperature)
-    apart, updated = three_scores(engine, BATCH, steps)
-    assert apart.max() <= LIMIT
-    assert (updated > LIMIT).double().mean() > 0.9, "the control: one update more is noticed"
+    scored = scores(engine, BATCH, steps)
+    assert apart(scored).max() <= LIMIT
+    updated = (scored[3] - scored[1]).abs()
+    assert (updated > LIMIT).double().mean() > 0.5, "the control: one update is seen in most tokens"
 
 
 @pytest.mark.parametrize("temperature", [1.0, 0.6])
 def test_three_score_alike_on_the_shipped_model(shipped: Policy, engine: VllmEngine, temperature: float) -> None:
-    """All but one token in a thousand, and that one by 1e-4.
+    """99.9% of the tokens that are not certain agree within 1e-5, and all within 1e-4.
 
-    Where this model reads a picture, float32 leaves as much open: each of the three is up to 6e-5 from float64 there.
+    Where this model reads a picture, float32 leaves as much open: trainer and vLLM are up to 6e-5 from float64 there.
     """
     digits = Digits(seed=0)
     steps = [
@@ -133,10 +137,13 @@ def test_three_score_alike_on_the_shipped_model(shipped: Policy, engine: VllmEng
         Suffix(shipped),
         Update(shipped, lr=1e-4),
     ]
-    apart, updated = three_scores(engine, shipped.prompts(digits.rows(8)), steps)
-    assert ((apart <= LIMIT).double().mean(dim=1) > 0.999).all()
-    assert apart.max() <= 1e-4
-    assert (updated > LIMIT).double().mean() > 0.1, "the control: one update more is noticed"
+    scored = scores(engine, shipped.prompts(digits.rows(8)), steps)
+    scored = scored[:, scored[2] < -1e-3]
+    assert scored.shape[1] > 500
+    assert ((apart(scored) <= LIMIT).double().mean(dim=1) > 0.999).all()
+    assert apart(scored).max() <= 1e-4
+    updated = (scored[3] - scored[1]).abs()
+    assert (updated > LIMIT).double().mean() > 0.5, "the control: one update is seen in most tokens"
 
 
 @pytest.mark.parametrize("schedule", [Rollplex(), Streamed()], ids=lambda s: type(s).__name__)

@@ -47,12 +47,12 @@ def test_starting_from_the_actors_boundary_gives_the_same_rollout() -> None:
 def test_it_reads_the_engines_weights_and_holds_its_cache() -> None:
     """What a borrow check and a memory sample need."""
     policy = tiny()
-    decode = Decode(policy.engine(), group=2, max_new_tokens=3)
+    decode = Decode(policy.engine(), group=2, max_new_tokens=20)
     assert decode.reads[0].overlaps(policy.weights)
     assert decode.held() == {}
     decode(BATCH)
     layer = policy.model.text.layers[0]
-    line = len(policy.model.text.layers) * 2 * layer.num_kv_heads * layer.head_dim * 3 * 8
+    line = len(policy.model.text.layers) * 2 * layer.num_kv_heads * layer.head_dim * 20 * 8
     assert decode.held() == {"rollout.kv": 3 * 2 * line}
 
 

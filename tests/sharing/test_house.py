@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from copy import deepcopy
 from pathlib import Path
 
 import pytest
@@ -15,7 +16,7 @@ from rollplex.phases.suffix import Suffix
 from rollplex.phases.update import Update
 from rollplex.policy import Policy
 from rollplex.sharing.descriptors import TorchTrainer
-from rollplex.sharing.devices import Devices, twin
+from rollplex.sharing.devices import Devices
 from rollplex.sharing.house import house
 
 ROW_PARALLEL = "model.language_model.layers.0.mlp.down_proj.weight"
@@ -66,7 +67,7 @@ def test_it_saves_an_ordinary_checkpoint(plain: Policy, devices: Devices, tmp_pa
 
 
 def test_moving_in_keeps_the_policys_numbers_and_the_check_knows_it(plain: Policy, devices: Devices) -> None:
-    other = tiny_policy.shift(twin(plain))
+    other = tiny_policy.shift(deepcopy(plain))
     held = house(other.model, devices.bindings[1])
     devices.bindings[1].check("engine", held)
     assert torch.equal(devices.bindings[1].engine[ROW_PARALLEL], other.model.leaves[ROW_PARALLEL])

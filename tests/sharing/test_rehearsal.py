@@ -93,3 +93,13 @@ def test_every_rank_took_the_same_step(name: str) -> None:
     found = rehearsal(name)
     assert len({update.grad_norm for update in found.updates}) == 1
     assert found.updates[0].grad_norm > 0
+
+
+def test_a_frozen_policy_is_refused() -> None:
+    """The tensor-parallel trainer trains all weights: the comparison would be of two different updates."""
+    policy = Policy.tiny(dtype=torch.float64)
+    policy.freeze("model.visual")
+    prompts = cases.prompts(policy, "one image")
+    rollout, rewards = cases.responses(policy, prompts, 2)
+    with pytest.raises(ValueError, match="36 of the policy's weights are frozen"):
+        rehearse(policy, prompts, rollout, rewards, train_tp=2, rollout_tp=1)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from copy import deepcopy
+
 import pytest
 import torch
 from sharing.wide_policy import wide
@@ -9,7 +11,7 @@ from sharing.wide_policy import wide
 from rollplex.policy import Policy
 from rollplex.sharing.checkpoint import collect, fill
 from rollplex.sharing.descriptors import Descriptor, MegatronTrainer, TorchTrainer
-from rollplex.sharing.devices import Devices, twin, whole
+from rollplex.sharing.devices import Devices, whole
 from rollplex.sharing.ranks import Ranks
 from rollplex.sharing.tensor_parallel import TensorParallel, TextShard
 from rollplex.verify import cases, plain
@@ -27,7 +29,7 @@ def logprobs(model: TensorParallel, policy: Policy, case: str = "mixed") -> torc
 @torch.no_grad()
 def test_one_shard_is_the_whole_model() -> None:
     """Against transformers' own forward, pictures and videos included."""
-    policy = twin(wide())
+    policy = deepcopy(wide())
     plain.widen(policy.model.module)
     batch = cases.prompts(policy, "mixed")
     for prompt, group in zip(batch, cases.responses(policy, batch, 1)[0].groups, strict=True):
