@@ -82,22 +82,23 @@ def drawn(rollout: Rollout) -> torch.Tensor:
     return flat([group.logprobs for group in rollout.groups], rollout)
 
 
-def scores(engine: VllmEngine, batch: PromptBatch, steps: Sequence[Phase]) -> torch.Tensor:
-    """``[4, tokens]``: built-in engine, vLLM and trainer on what the first drew, and vLLM once more after the update."""
-    found: list[list[torch.Tensor]] = []
-    before: tuple[PromptBatch, Rollout] | None = None
+def apart(engine: VllmEngine, batch: PromptBatch, steps: Sequence[Phase]) -> tuple[torch.Tensor, torch.Tensor]:
+    """How far any two of built-in engine, vLLM and trainer are apart on what the first drew, ``[3, tokens]``.
+
+    Certain tokens are left out. And how far one update moved vLLM on the tokens of the step before it: the control.
+    """
+    found, updated = list[torch.Tensor](), torch.zeros(0)
+    before: tuple[PromptBatch, Rollout, torch.Tensor, torch.Tensor] | None = None
     for prompts, rollout, stats in trained(batch, steps):
-        if before is not None:
-            found[-1].append(flat(engine.logprobs(*before), before[1]))
-        found.append([drawn(rollout), flat(engine.logprobs(prompts, rollout), rollout), flat(stats.logprobs, rollout)])
-        before = prompts, rollout
-    return torch.cat([torch.stack(each) for each in found[:-1]], dim=1)
-
-
-def apart(scored: torch.Tensor) -> torch.Tensor:
-    """``[3, tokens]``: how far any two of the first three are apart."""
-    builtin, vllm, trainer, _ = scored
-    return torch.stack([builtin - vllm, vllm - trainer, trainer - builtin]).abs()
+        if len(found) == UPDATES - 1 and before is not None:
+            prompts_before, rollout_before, scores, uncertain = before
+            updated = (flat(engine.logprobs(prompts_before, rollout_before), rollout_before) - scores).abs()[uncertain]
+        builtin, trainer = drawn(rollout), flat(stats.logprobs, rollout)
+        vllm = flat(engine.logprobs(prompts, rollout), rollout)
+        uncertain = trainer < -1e-3
+        found.append(torch.stack([builtin - vllm, vllm - trainer, trainer - builtin])[:, uncertain].abs())
+        before = prompts, rollout, vllm, uncertain
+    return torch.cat(found, dim=1), updated
 
 
 def test_after_every_update_the_engine_scores_as_the_trainer(fresh: Policy, engine: VllmEngine) -> None:
@@ -117,10 +118,10 @@ def test_three_score_alike(fresh: Policy, engine: VllmEngine, temperature: float
     """Built-in engine, vLLM and trainer, after each of the updates."""
     steps = phases(fresh, engine)
     steps[1] = Decode(fresh.engine(), group=3, max_new_tokens=12, temperature=temperature)
-    scored = scores(engine, BATCH, steps)
-    assert apart(scored).max() <= LIMIT
-    updated = (scored[3] - scored[1]).abs()
-    assert (updated > LIMIT).double().mean() > 0.5, "the control: one update is seen in most tokens"
+    differences, updated = apart(engine, BATCH, steps)
+    assert differences.shape[1] > 500
+    assert differences.max() <= LIMIT
+    assert (updated > LIMIT).double().mean() > 0.3, "the control: one update is seen"
 
 
 @pytest.mark.parametrize("temperature", [1.0, 0.6])
@@ -137,13 +138,11 @@ def test_three_score_alike_on_the_shipped_model(shipped: Policy, engine: VllmEng
         Suffix(shipped),
         Update(shipped, lr=1e-4),
     ]
-    scored = scores(engine, shipped.prompts(digits.rows(8)), steps)
-    scored = scored[:, scored[2] < -1e-3]
-    assert scored.shape[1] > 500
-    assert ((apart(scored) <= LIMIT).double().mean(dim=1) > 0.999).all()
-    assert apart(scored).max() <= 1e-4
-    updated = (scored[3] - scored[1]).abs()
-    assert (updated > LIMIT).double().mean() > 0.5, "the control: one update is seen in most tokens"
+    differences, updated = apart(engine, shipped.prompts(digits.rows(8)), steps)
+    assert differences.shape[1] > 500
+    assert ((differences <= LIMIT).double().mean(dim=1) > 0.999).all()
+    assert differences.max() <= 1e-4
+    assert (updated > LIMIT).double().mean() > 0.3, "the control: one update is seen"
 
 
 @pytest.mark.parametrize("schedule", [Rollplex(), Streamed()], ids=lambda s: type(s).__name__)
