@@ -224,18 +224,18 @@ class AdamW:
             group["lr"] = self.learning_rate(index)
         if narrow := self._narrow():
             follow(*zip(*narrow, strict=True))
+        trained: list[torch.Tensor] = []
         for master, weight, gradient in zip(self._masters, self._policy.weights.tensors, gradients, strict=True):
             if not weight.requires_grad:
+                # The streamed optimizer has one count of steps for all weights, and loads this state.
                 self._ensure_moments(master)
-                self._adam.state[master]["step"] += (
-                    1  # the streamed optimizer has one count for all, and loads this state
-                )
-            elif master is not weight:
+                self._adam.state[master]["step"] += 1
+                continue
+            trained.append(master)
+            if master is not weight:
                 master.grad = gradient.float()
         (group,) = self._adam.param_groups
-        group["params"] = [
-            m for m, w in zip(self._masters, self._policy.weights.tensors, strict=True) if w.requires_grad
-        ]
+        group["params"] = trained
         try:
             self._adam.step()
         finally:

@@ -152,11 +152,7 @@ class Policy:
 
     def __deepcopy__(self, memo: dict[int, Any]) -> Policy:
         """A policy of its own memory with the same weights, version and frozen parts."""
-        module = copy.deepcopy(self.model.module, memo)
-        for parameter in module.parameters():
-            parameter.grad = None
-            parameter.requires_grad_(False)
-        made = Policy(Model.of(module), self.ingest)
+        made = Policy(_copied(self.model, memo), self.ingest)
         made.version = self.version
         if frozen := [name for name, leaf in self.model.leaves.items() if not leaf.requires_grad]:
             made.freeze(*frozen)
@@ -210,11 +206,7 @@ class Reference:
         self.version = policy.version
         self.memory: Memory | None = None
         """The device with a budget that it lives in, if any."""
-        module = copy.deepcopy(policy.model.module)
-        for parameter in module.parameters():
-            parameter.grad = None
-            parameter.requires_grad_(False)
-        self.model = Model.of(module)
+        self.model = _copied(policy.model, {})
 
     @property
     def weights(self) -> Resource:
@@ -248,6 +240,15 @@ def without_progress_bar() -> Generator[None]:
     finally:
         if shown:
             logging.enable_progress_bar()
+
+
+def _copied(model: Model, memo: dict[int, Any]) -> Model:
+    """A model of its own memory with the same weights, without gradients."""
+    module = copy.deepcopy(model.module, memo)
+    for parameter in module.parameters():
+        parameter.grad = None
+        parameter.requires_grad_(False)
+    return Model.of(module)
 
 
 def _gradient(leaf: torch.Tensor) -> torch.Tensor:
