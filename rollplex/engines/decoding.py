@@ -18,18 +18,11 @@ from rollplex.boundary import Boundary
 from rollplex.memory.memory import Memory
 from rollplex.model.model import Model
 from rollplex.model.rectangle import Rectangle
+from rollplex.model.scores import MIN_KEYS, MIN_QUERIES, attention_scores
 from rollplex.model.text import TextLayer
 
 TURNS = 64
 """Tokens whose rotary angles are made at a time."""
-MIN_QUERIES = 4
-"""Fewest queries in a product with the response's own keys.
-
-From MIN_QUERIES x MIN_KEYS on, torch's CPU product sums over a head's channels from first to last, as the trainer's attention
-and vLLM do. Smaller products are summed in another order, which moved log-probabilities of a sharp model by up to 3.7e-5.
-"""
-MIN_KEYS = 16
-"""Fewest keys in it."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -39,9 +32,9 @@ class Block:
     boundary: Boundary
     """Of all the prompts that began together, those without rows included."""
     keys: tuple[torch.Tensor, ...]
-    """``[n H, D, P]`` a layer: those of the prompts that have rows, once a prompt, as the product with queries wants them."""
+    """``[n H, P, D]`` a layer: those of the prompts that have rows, once a prompt."""
     values: tuple[torch.Tensor, ...]
-    """``[n H, P, D]`` a layer."""
+    """Likewise."""
     rows: slice
     """Its rows in the batch, ordered by prompt."""
     rectangle: Rectangle
@@ -64,7 +57,7 @@ class Block:
             bias = boundary.bias(rectangle).expand(-1, heads, -1, -1).flatten(0, 1)
         return cls(
             boundary=boundary,
-            keys=tuple(layer.transpose(1, 2) for layer in keys),
+            keys=tuple(keys),
             values=tuple(values),
             rows=slice(start, start + sum(counts)),
             rectangle=rectangle,
@@ -78,11 +71,10 @@ class Block:
         Three-dimensional products throughout: on the few numbers of a decode step, broadcasting costs more than they do.
         """
         keys, values = self.keys[index], self.values[index]
-        grouped = self._grouped(q)
-        prompt = torch.bmm(grouped, keys) if self.bias is None else torch.baddbmm(self.bias, grouped, keys)
+        prompt = attention_scores(self._grouped(q), keys, self.bias)
         # Joined as a prompt's queries, not as rows: of the two parts, only the response's is small enough to move about.
         weights = torch.softmax(torch.cat((prompt, self._grouped(scores)), dim=-1), dim=-1)
-        padded = keys.shape[2]
+        padded = keys.shape[1]
         attended = self._rows(torch.bmm(weights[..., :padded], values)).flatten(0, 1)
         return attended.baddbmm_(self._rows(weights[..., padded:]).flatten(0, 1), v)
 

@@ -11,12 +11,12 @@ from collections.abc import Collection, Mapping, Sequence
 from mmap import PAGESIZE
 
 from rollplex.boundary import LOGPROBS
-from rollplex.engines.decoding import MIN_KEYS
 from rollplex.memory.activations import suffix_activations, suffix_workspace, vision_activations
 from rollplex.memory.contracts import OWNERS, STAGES, Stage
 from rollplex.memory.managed import Peak
 from rollplex.memory.memory import ALIGNMENT
 from rollplex.model.model import Model
+from rollplex.model.scores import MIN_KEYS
 from rollplex.optim_streamed import StreamedAdamW
 from rollplex.phases.decode import Decode
 from rollplex.phases.phase import Phase

@@ -1,8 +1,7 @@
 """Attention of response tokens: over their prompt, which a group shares, and over their own response.
 
-The prompt part of all rows of a prompt is one product with keys that are stored once. The two parts are merged by their
-log-sum-exp; in the backward pass each part uses the merged output and log-sum-exp, which makes its gradient exact. The
-prompt's gradient is added to the boundary's accumulators, in their wider type, and never exists once a row.
+The prompt part of all rows of a prompt is one product with keys that are stored once. In the backward pass each of the two
+parts uses the merged output and log-sum-exp, which makes its gradient exact. The prompt's gradient is added to the boundary's accumulators, in their wider type, and never exists once a row.
 
 Shapes: B rows, R their tokens, n prompts, W rows a prompt, P prompt tokens, Hq query heads, H key/value heads, D.
 """
@@ -16,9 +15,11 @@ import torch
 from torch.nn.functional import scaled_dot_product_attention
 
 from rollplex.model.rectangle import Rectangle
+from rollplex.model.scores import MIN_QUERIES, attention_scores
 
-FORWARD = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu  # noqa: SLF001 - the only one that returns the log-sum-exp
-BACKWARD = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu_backward  # noqa: SLF001 - likewise
+BACKWARD = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu_backward  # noqa: SLF001 - the only one that takes a log-sum-exp
+SCORES = 2**18
+"""Scores that exist at once: as many as stay in a core's cache."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -84,7 +85,12 @@ class PromptKeys:
 
 
 class _Attend(torch.autograd.Function):
-    """Two calls of torch's CPU flash attention, merged."""
+    """One softmax over both parts in the forward pass, torch's CPU flash attention on each in the backward pass.
+
+    Flash attention's forward would do too, merged by its log-sum-exp. But that is of the size of the largest score, and its
+    last bit, twice as coarse as all else that is rounded here, then decides between prompt and response: it moved
+    log-probabilities of a sharp model by up to 2e-5.
+    """
 
     @staticmethod
     def forward(
@@ -96,16 +102,19 @@ class _Attend(torch.autograd.Function):
         _values: torch.Tensor,
         prompt: PromptKeys,
     ) -> torch.Tensor:
-        length, (scaled, scale) = q.shape[2], prescaled(q)
-        grouped = prompt.grouped(scaled)
-        keys, values = prompt.rectangle.chosen(prompt.keys), prompt.rectangle.chosen(prompt.values)
-        out_p, lse_p = FORWARD(grouped, keys, values, 0.0, False, attn_mask=_mask(prompt, grouped), scale=scale)
-        out_p, lse_p = prompt.rows(out_p, length), prompt.rows(lse_p[..., None], length)
-        out_s, lse_s = FORWARD(scaled, *per_query_head(k, v, q.shape[1]), 0.0, True, scale=scale)
-        lse_s = lse_s[..., None]
-        share = torch.sigmoid(lse_p - lse_s)  # two shares that add up to 1, however far from 0 both logarithms are
-        out = (out_p * share + out_s * (1 - share)).to(q.dtype)
-        ctx.save_for_backward(q, k, v, out, torch.logaddexp(lse_p, lse_s))
+        length, wide = q.shape[2], torch.promote_types(q.dtype, torch.float32)
+        scaled, k_wide, v_wide = q.to(wide) * q.shape[-1] ** -0.5, k.to(wide), v.to(wide)
+        own = _own_scores(scaled, k_wide)
+        over_prompt = _over_prompts(prompt, prompt.grouped(scaled), prompt.grouped(own.amax(-1, keepdim=True)))
+        attended, total, top = (prompt.rows(t, length) for t in over_prompt)
+        weights = own.sub_(top).exp_()
+        total = total + weights.sum(-1, keepdim=True)
+        heads = len(k) * k.shape[1]
+        of_head, v_head = weights.view(heads, -1, length), v_wide.reshape(heads, length, -1)
+        attended = torch.baddbmm(attended.reshape(heads, -1, q.shape[-1]), of_head, v_head).view_as(q)
+        out = torch.empty_like(q.transpose(1, 2), memory_format=torch.contiguous_format).transpose(1, 2)
+        out.copy_(attended.div_(total))  # laid out by token, as who reads it next wants it
+        ctx.save_for_backward(q, k, v, out, total.log_().add_(top))
         ctx.prompt = prompt
         return out
 
@@ -135,6 +144,41 @@ class _Attend(torch.autograd.Function):
         heads = k.shape[1]
         k_s, v_s = (t.unflatten(1, (heads, -1)).sum(2) for t in (k_s, v_s))
         return (prompt.rows(q_p, length) + q_s).mul_(q.shape[-1] ** -0.5 / scale), k_s, v_s, None, None, None
+
+
+def _own_scores(q: torch.Tensor, k: torch.Tensor) -> torch.Tensor:
+    """Scores ``[B, Hq, R, R]`` of scaled queries ``[B, Hq, R, D]`` with own keys ``[B, H, R, D]``; later ones are -inf."""
+    length = q.shape[2]
+    found = attention_scores(q.unflatten(1, (k.shape[1], -1)).flatten(2, 3).flatten(0, 1), k.flatten(0, 1))
+    later = torch.ones(length, length, dtype=torch.bool, device=q.device).triu_(1)
+    return found.reshape(*q.shape[:3], length).masked_fill_(later, float("-inf"))
+
+
+def _over_prompts(
+    prompt: PromptKeys, q: torch.Tensor, own_top: torch.Tensor
+) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+    """Attention over prompts before its division, its divisor, and the largest score, that of a row's own included.
+
+    q and the results ``[n, H, W (Hq / H) R, D or 1]``. Scores live a block of `SCORES` at a time.
+    """
+    keys, values = (prompt.rectangle.chosen(t).flatten(0, 1).to(q.dtype) for t in (prompt.keys, prompt.values))
+    bias = None
+    if prompt.bias is not None:
+        bias = prompt.bias.to(q.dtype).expand(-1, q.shape[1], -1, -1).flatten(0, 1)
+    queries, top = q.flatten(0, 1), own_top.flatten(0, 1).clone()
+    attended, total = torch.empty_like(queries), torch.empty_like(top)
+    num = queries.shape[1]
+    most = max(MIN_QUERIES, SCORES // keys.shape[1])
+    for lines in torch.arange(len(queries)).split(max(1, most // num)):
+        at = slice(int(lines[0]), int(lines[-1]) + 1)
+        for start in range(0, num, most):
+            here = at, slice(start, start + most)
+            found = attention_scores(queries[here], keys[at], None if bias is None else bias[at])
+            torch.maximum(top[here], found.amax(-1, keepdim=True), out=top[here])
+            weights = found.sub_(top[here]).exp_()
+            torch.sum(weights, dim=-1, keepdim=True, out=total[here])
+            torch.bmm(weights, values[at], out=attended[here])
+    return attended.view_as(q), total.view_as(own_top), top.view_as(own_top)
 
 
 class Take(torch.autograd.Function):
