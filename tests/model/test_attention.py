@@ -8,6 +8,7 @@ import pytest
 import torch
 from torch.nn.functional import scaled_dot_product_attention
 
+from rollplex.model import attention
 from rollplex.model.attention import PromptKeys, Take, prescaled
 from rollplex.model.rectangle import Rectangle
 
@@ -75,6 +76,16 @@ def test_values_and_gradients_are_exact(name: str, padded: bool, way: str) -> No
         assert torch.allclose(one, two, atol=1e-12)
 
 
+@pytest.mark.parametrize("name", COUNTS)
+def test_scores_in_many_blocks_are_those_of_one(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """However few exist at once: blocks of several prompts, of one, and of some of its queries."""
+    prompt, parts = prompt_keys(COUNTS[name], padded=True), own(sum(COUNTS[name]))
+    expected = prompt.attend(*parts)
+    for most in (PROMPT * 40, PROMPT * 21, PROMPT * 5, 1):
+        monkeypatch.setattr(attention, "SCORES", most)
+        assert torch.allclose(prompt.attend(*parts), expected, atol=1e-14)
+
+
 def test_gradients_are_added_to_what_is_there() -> None:
     """Microbatches of one boundary sum up."""
     prompt = prompt_keys([2, 0, 1], padded=True)
@@ -124,6 +135,29 @@ def test_shares_of_prompt_and_response_add_up_to_one() -> None:
     prompt = replace(prompt, keys=keys, values=values, bias=prompt.bias.float())
     q, k, v = (t.detach().float() for t in own(3))
     assert float((prompt.attend(q, 40 * k, torch.ones_like(v)) - 1).abs().max()) < 3e-7
+
+
+def test_prompt_and_response_share_to_the_last_bits() -> None:
+    """With scores that float32 holds exactly. The control: shares from log-sum-exps, by which flash attentions are merged."""
+    seeded = torch.Generator().manual_seed(0)
+    shapes = (1, 2, LENGTH, 16), (1, 1, PROMPT, 16), (1, 1, LENGTH, 16)
+    q, keys, k = (torch.randint(-1, 2, shape, generator=seeded).float() for shape in shapes)
+    for part in (q, keys, k):
+        part[..., 0] = 16  # which makes every score about 64
+    rectangle = Rectangle.of([1], device="cpu")
+    values = torch.ones_like(keys)  # of the prompt; the response's are 0, so that the prompt's share comes out
+    prompt = PromptKeys(
+        keys=keys, values=values, bias=None, rectangle=rectangle, index=rectangle.owners(), gradients=None
+    )
+    shares = prompt.attend(q, k, torch.zeros_like(k))[..., :1]
+
+    later = torch.ones(LENGTH, LENGTH, dtype=torch.bool).triu(1)
+    over_prompt, over_own = (q.double() @ part.double().transpose(2, 3) / 4 for part in (keys, k))
+    sums = [part.logsumexp(-1, keepdim=True) for part in (over_prompt, over_own.masked_fill(later, float("-inf")))]
+    exact = torch.sigmoid(sums[0] - sums[1])
+    merged = torch.sigmoid((sums[0].float() - sums[1].float()).double())
+    assert float((shares - exact).abs().max()) < 1.2e-7
+    assert float((merged - exact).abs().max()) > 5e-7
 
 
 def test_narrow_queries_are_left_as_they_are() -> None:
