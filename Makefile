@@ -22,9 +22,9 @@ help:  ## Say what each target does
 demo: $(VENV)/.core  ## Install into .venv, train the tiny model, write out/report.html (ARGS="--seeds 3")
 	@$(BIN)/rollplex demo $(ARGS)
 
-# As many tests at a time as there are cores, with a thread each: the models are too small for more than one.
+# A process a core, eight at most, with a thread each: the models are too small for more than one.
 test: $(VENV)/.dev lint types  ## Install into .venv, then lint, type-check and run every test
-	@OMP_NUM_THREADS=1 $(BIN)/python -m pytest --numprocesses logical --maxprocesses 8 --dist loadscope $(ARGS)
+	@OMP_NUM_THREADS=$${OMP_NUM_THREADS:-1} $(BIN)/python -m pytest --numprocesses logical --maxprocesses 8 --dist loadscope $(ARGS)
 
 lint: $(VENV)/.dev
 	@$(BIN)/ruff check

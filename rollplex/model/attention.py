@@ -1,7 +1,8 @@
 """Attention of response tokens: over their prompt, which a group shares, and over their own response.
 
-The prompt part of all rows of a prompt is one product with keys that are stored once. In the backward pass each of the two
-parts uses the merged output and log-sum-exp, which makes its gradient exact. The prompt's gradient is added to the boundary's accumulators, in their wider type, and never exists once a row.
+One softmax spans both parts. The prompt part of all rows of a prompt is one product with keys that are stored once. In the
+backward pass each part uses the output and log-sum-exp of both, which makes its gradient exact. The prompt's gradient is
+added to the boundary's accumulators, in their wider type, and never exists once a row.
 
 Shapes: B rows, R their tokens, n prompts, W rows a prompt, P prompt tokens, Hq query heads, H key/value heads, D.
 """
@@ -15,11 +16,11 @@ import torch
 from torch.nn.functional import scaled_dot_product_attention
 
 from rollplex.model.rectangle import Rectangle
-from rollplex.model.scores import MIN_QUERIES, attention_scores
+from rollplex.model.scores import MIN_QUERIES, attention_scores, prescaled
 
-BACKWARD = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu_backward  # noqa: SLF001 - the only one that takes a log-sum-exp
+BACKWARD = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu_backward  # noqa: SLF001 - the only one on a CPU that takes a log-sum-exp
 SCORES = 2**18
-"""Scores that exist at once: as many as stay in a core's cache."""
+"""Scores that exist at once, or those of one token's queries: as many as stay in a core's cache."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -87,9 +88,8 @@ class PromptKeys:
 class _Attend(torch.autograd.Function):
     """One softmax over both parts in the forward pass, torch's CPU flash attention on each in the backward pass.
 
-    Flash attention's forward would do too, merged by its log-sum-exp. But that is of the size of the largest score, and its
-    last bit, twice as coarse as all else that is rounded here, then decides between prompt and response: it moved
-    log-probabilities of a sharp model by up to 2e-5.
+    Flash attention's forward would do too, merged by its log-sum-exp. But that is as large as the largest score and rounded
+    accordingly, and then decides between prompt and response: vLLM and the trainer of a sharp model were up to 2.2e-5 apart.
     """
 
     @staticmethod
@@ -102,19 +102,11 @@ class _Attend(torch.autograd.Function):
         _values: torch.Tensor,
         prompt: PromptKeys,
     ) -> torch.Tensor:
-        length, wide = q.shape[2], torch.promote_types(q.dtype, torch.float32)
-        scaled, k_wide, v_wide = q.to(wide) * q.shape[-1] ** -0.5, k.to(wide), v.to(wide)
-        own = _own_scores(scaled, k_wide)
-        over_prompt = _over_prompts(prompt, prompt.grouped(scaled), prompt.grouped(own.amax(-1, keepdim=True)))
-        attended, total, top = (prompt.rows(t, length) for t in over_prompt)
-        weights = own.sub_(top).exp_()
-        total = total + weights.sum(-1, keepdim=True)
-        heads = len(k) * k.shape[1]
-        of_head, v_head = weights.view(heads, -1, length), v_wide.reshape(heads, length, -1)
-        attended = torch.baddbmm(attended.reshape(heads, -1, q.shape[-1]), of_head, v_head).view_as(q)
-        out = torch.empty_like(q.transpose(1, 2), memory_format=torch.contiguous_format).transpose(1, 2)
-        out.copy_(attended.div_(total))  # laid out by token, as who reads it next wants it
-        ctx.save_for_backward(q, k, v, out, total.log_().add_(top))
+        scaled, _ = prescaled(q.to(torch.promote_types(q.dtype, torch.float32)))
+        over_prompt = _over_prompts(prompt, prompt.grouped(scaled))
+        out, lse = _over_own(scaled, k, v, *(prompt.rows(t, q.shape[2]) for t in over_prompt))
+        out = out.to(q.dtype)
+        ctx.save_for_backward(q, k, v, out, lse)
         ctx.prompt = prompt
         return out
 
@@ -146,39 +138,57 @@ class _Attend(torch.autograd.Function):
         return (prompt.rows(q_p, length) + q_s).mul_(q.shape[-1] ** -0.5 / scale), k_s, v_s, None, None, None
 
 
-def _own_scores(q: torch.Tensor, k: torch.Tensor) -> torch.Tensor:
-    """Scores ``[B, Hq, R, R]`` of scaled queries ``[B, Hq, R, D]`` with own keys ``[B, H, R, D]``; later ones are -inf."""
-    length = q.shape[2]
-    found = attention_scores(q.unflatten(1, (k.shape[1], -1)).flatten(2, 3).flatten(0, 1), k.flatten(0, 1))
-    later = torch.ones(length, length, dtype=torch.bool, device=q.device).triu_(1)
-    return found.reshape(*q.shape[:3], length).masked_fill_(later, float("-inf"))
+def _over_prompts(prompt: PromptKeys, q: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+    """Attention over prompts before it is divided, its divisor, and the largest score.
 
-
-def _over_prompts(
-    prompt: PromptKeys, q: torch.Tensor, own_top: torch.Tensor
-) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-    """Attention over prompts before its division, its divisor, and the largest score, that of a row's own included.
-
-    q and the results ``[n, H, W (Hq / H) R, D or 1]``. Scores live a block of `SCORES` at a time.
+    Scaled q and the results ``[n, H, W (Hq / H) R, D or 1]``.
     """
-    keys, values = (prompt.rectangle.chosen(t).flatten(0, 1).to(q.dtype) for t in (prompt.keys, prompt.values))
+    keys, values = (prompt.rectangle.chosen(t).flatten(0, 1) for t in (prompt.keys, prompt.values))
     bias = None
     if prompt.bias is not None:
         bias = prompt.bias.to(q.dtype).expand(-1, q.shape[1], -1, -1).flatten(0, 1)
-    queries, top = q.flatten(0, 1), own_top.flatten(0, 1).clone()
-    attended, total = torch.empty_like(queries), torch.empty_like(top)
-    num = queries.shape[1]
-    most = max(MIN_QUERIES, SCORES // keys.shape[1])
-    for lines in torch.arange(len(queries)).split(max(1, most // num)):
-        at = slice(int(lines[0]), int(lines[-1]) + 1)
-        for start in range(0, num, most):
-            here = at, slice(start, start + most)
-            found = attention_scores(queries[here], keys[at], None if bias is None else bias[at])
-            torch.maximum(top[here], found.amax(-1, keepdim=True), out=top[here])
-            weights = found.sub_(top[here]).exp_()
-            torch.sum(weights, dim=-1, keepdim=True, out=total[here])
-            torch.bmm(weights, values[at], out=attended[here])
-    return attended.view_as(q), total.view_as(own_top), top.view_as(own_top)
+    queries = q.flatten(0, 1)
+    attended, total, top = torch.empty_like(queries), queries[..., :1].clone(), queries[..., :1].clone()
+    num_queries = max(MIN_QUERIES, SCORES // keys.shape[1])
+    num_lines = max(1, num_queries // queries.shape[1])
+    for line in range(0, len(queries), num_lines):
+        at = slice(line, line + num_lines)
+        seen, meant = keys[at].to(q.dtype), values[at].to(q.dtype)
+        for start in range(0, queries.shape[1], num_queries):
+            here = at, slice(start, start + num_queries)
+            weights = attention_scores(queries[here], seen, None if bias is None else bias[at])
+            top[here] = weights.amax(-1, keepdim=True)
+            weights.sub_(top[here]).exp_()
+            total[here] = weights.sum(-1, keepdim=True)
+            attended[here] = torch.bmm(weights, meant)
+    return attended.view_as(q), total.view_as(q[..., :1]), top.view_as(q[..., :1])
+
+
+def _over_own(
+    q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, attended: torch.Tensor, total: torch.Tensor, top: torch.Tensor
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """Output ``[B, Hq, R, D]`` and log-sum-exp ``[B, Hq, R, 1]`` of both parts.
+
+    From scaled q ``[B, Hq, R, D]``, own k and v ``[B, H, R, D]``, and what `_over_prompts` found, by rows.
+    """
+    (rows, heads, length, _), queries = k.shape, q.unflatten(1, (k.shape[1], -1))
+    keys, values = (t.to(q.dtype).flatten(0, 1) for t in (k, v))
+    # Laid out by token, as who reads the output next wants it.
+    out, lse = q.new_empty(rows, length, *q.shape[1::2]).transpose(1, 2), torch.empty_like(total)
+    num = max(1, SCORES // (q.shape[0] * q.shape[1] * length))
+    for start in range(0, length, num):
+        here, seen = slice(start, start + num), min(start + num, length)
+        later = torch.ones(seen - start, seen, dtype=torch.bool, device=q.device).triu_(start + 1)
+        found = attention_scores(queries[:, :, :, here].flatten(2, 3).flatten(0, 1), keys[:, :seen])
+        weights = found.reshape(*q.shape[:2], seen - start, seen).masked_fill_(later, float("-inf"))
+        largest = torch.maximum(top[:, :, here], weights.amax(-1, keepdim=True))
+        weights.sub_(largest).exp_()
+        shrunk = (top[:, :, here] - largest).exp_()
+        divisor = (total[:, :, here] * shrunk).add_(weights.sum(-1, keepdim=True))
+        own = torch.bmm(weights.view(rows * heads, -1, seen), values[:, :seen]).view_as(q[:, :, here])
+        out[:, :, here] = own.addcmul_(attended[:, :, here], shrunk).div_(divisor)
+        lse[:, :, here] = divisor.log_().add_(largest)
+    return out, lse
 
 
 class Take(torch.autograd.Function):
@@ -200,16 +210,6 @@ class Take(torch.autograd.Function):
         (index,) = ctx.saved_tensors
         ctx.accumulator.index_add_(0, index, gradients[0].to(ctx.accumulator.dtype))
         return None, None, None
-
-
-def prescaled(q: torch.Tensor) -> tuple[torch.Tensor, float]:
-    """Queries ``[..., D]`` as they meet keys, and what their products remain to be multiplied by.
-
-    Rollout engines scale queries first, and so must who is compared with them: scores are the largest numbers that are
-    rounded on the way, and a sharp model makes much of their last bit. Narrow queries would lose more than that.
-    """
-    scale = q.shape[-1] ** -0.5
-    return (q * scale, 1.0) if q.dtype in (torch.float32, torch.float64) else (q, scale)
 
 
 def _mask(prompt: PromptKeys, queries: torch.Tensor) -> torch.Tensor | None:

@@ -18,8 +18,9 @@ from torch.nn.functional import scaled_dot_product_attention
 from rollplex.boundary import Boundary, PrefixOutput, Tape
 from rollplex.memory.arena import Arena
 from rollplex.model.again import made_again
-from rollplex.model.attention import per_query_head, prescaled
+from rollplex.model.attention import per_query_head
 from rollplex.model.model import Model
+from rollplex.model.scores import prescaled
 from rollplex.model.text import TextLayer
 from rollplex.prompts import Prompt, PromptBatch
 from rollplex.saved import Keeping, SavedTensors

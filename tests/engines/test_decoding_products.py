@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from types import ModuleType
 from typing import Any
 
 import pytest
@@ -11,6 +12,7 @@ from tiny_policy import tiny
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from rollplex.engines import decoding
+from rollplex.model import scores
 from rollplex.phases.decode import Decode
 from rollplex.policy import Policy
 
@@ -34,9 +36,9 @@ class Scores(TorchDispatchMode):
 def smallest(policy: Policy, num: int, group: int) -> tuple[int, int]:
     """Fewest queries and fewest keys of any product of a rollout of so many tokens."""
     decode = Decode(policy.engine(), group=group, max_new_tokens=num, lengths=torch.full((len(BATCH), group), num))
-    with Scores(policy.model.text.layers[0].head_dim) as scores:
+    with Scores(policy.model.text.layers[0].head_dim) as seen:
         decode(BATCH)
-    return scores.smallest
+    return seen.smallest
 
 
 @pytest.mark.parametrize("group", [1, 2])
@@ -48,8 +50,9 @@ def test_no_product_is_smaller_than_the_least(num: int, group: int) -> None:
     assert keys >= 16
 
 
-def test_smaller_ones_would_be_seen(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize(("where", "least"), [(decoding, (3, 1)), (scores, (3, 16))], ids=["own keys", "prompt"])
+def test_smaller_ones_would_be_seen(monkeypatch: pytest.MonkeyPatch, where: ModuleType, least: tuple[int, int]) -> None:
     """The control: three queries of the shipped shape share a key, and the first token has one key."""
-    monkeypatch.setattr(decoding, "MIN_QUERIES", 1)
-    monkeypatch.setattr(decoding, "MIN_KEYS", 1)
-    assert smallest(tiny(), 5, 1) == (3, 1)
+    monkeypatch.setattr(where, "MIN_QUERIES", 1)
+    monkeypatch.setattr(where, "MIN_KEYS", 1)
+    assert smallest(tiny(), 5, 1) == least
