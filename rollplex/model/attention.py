@@ -148,19 +148,19 @@ def _over_prompts(prompt: PromptKeys, q: torch.Tensor) -> tuple[torch.Tensor, to
     if prompt.bias is not None:
         bias = prompt.bias.to(q.dtype).expand(-1, q.shape[1], -1, -1).flatten(0, 1)
     queries = q.flatten(0, 1)
-    attended, total, top = torch.empty_like(queries), queries[..., :1].clone(), queries[..., :1].clone()
+    attended, total, top = (queries.new_empty(*queries.shape[:2], size) for size in (q.shape[-1], 1, 1))
     num_queries = max(MIN_QUERIES, SCORES // keys.shape[1])
     num_lines = max(1, num_queries // queries.shape[1])
     for line in range(0, len(queries), num_lines):
         at = slice(line, line + num_lines)
-        seen, meant = keys[at].to(q.dtype), values[at].to(q.dtype)
+        their_keys, their_values = keys[at].to(q.dtype), values[at].to(q.dtype)
         for start in range(0, queries.shape[1], num_queries):
             here = at, slice(start, start + num_queries)
-            weights = attention_scores(queries[here], seen, None if bias is None else bias[at])
+            weights = attention_scores(queries[here], their_keys, None if bias is None else bias[at])
             top[here] = weights.amax(-1, keepdim=True)
             weights.sub_(top[here]).exp_()
             total[here] = weights.sum(-1, keepdim=True)
-            attended[here] = torch.bmm(weights, meant)
+            attended[here] = torch.bmm(weights, their_values)
     return attended.view_as(q), total.view_as(q[..., :1]), top.view_as(q[..., :1])
 
 

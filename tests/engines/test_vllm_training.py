@@ -82,23 +82,26 @@ def drawn(rollout: Rollout) -> torch.Tensor:
     return flat([group.logprobs for group in rollout.groups], rollout)
 
 
-def apart(engine: VllmEngine, batch: PromptBatch, steps: Sequence[Phase]) -> tuple[torch.Tensor, torch.Tensor]:
+def apart(
+    engine: VllmEngine, batch: PromptBatch, steps: Sequence[Phase]
+) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
     """How far any two of built-in engine, vLLM and trainer are apart on what the first drew, ``[3, tokens]``.
 
-    Certain tokens are left out. And how far one update moved vLLM on the tokens of the step before it: the control.
+    And which tokens are not certain, ``[tokens]``, and how far one update moved vLLM on those of the step before it: the
+    control.
     """
-    found, updated = list[torch.Tensor](), torch.zeros(0)
-    before: tuple[PromptBatch, Rollout, torch.Tensor, torch.Tensor] | None = None
+    found, unsure, updated = list[torch.Tensor](), list[torch.Tensor](), torch.zeros(0)
+    before: tuple[PromptBatch, Rollout, torch.Tensor] | None = None
     for prompts, rollout, stats in trained(batch, steps):
         if len(found) == UPDATES - 1 and before is not None:
-            prompts_before, rollout_before, scores, uncertain = before
-            updated = (flat(engine.logprobs(prompts_before, rollout_before), rollout_before) - scores).abs()[uncertain]
+            prompts_before, rollout_before, scores = before
+            updated = (flat(engine.logprobs(prompts_before, rollout_before), rollout_before) - scores).abs()[unsure[-1]]
         builtin, trainer = drawn(rollout), flat(stats.logprobs, rollout)
         vllm = flat(engine.logprobs(prompts, rollout), rollout)
-        uncertain = trainer < -1e-3
-        found.append(torch.stack([builtin - vllm, vllm - trainer, trainer - builtin])[:, uncertain].abs())
-        before = prompts, rollout, vllm, uncertain
-    return torch.cat(found, dim=1), updated
+        found.append(torch.stack([builtin - vllm, vllm - trainer, trainer - builtin]).abs())
+        unsure.append(trainer < -1e-3)
+        before = prompts, rollout, vllm
+    return torch.cat(found, dim=1), torch.cat(unsure), updated
 
 
 def test_after_every_update_the_engine_scores_as_the_trainer(fresh: Policy, engine: VllmEngine) -> None:
@@ -134,10 +137,10 @@ def test_three_score_alike(fresh: Policy, engine: VllmEngine, temperature: float
     """Built-in engine, vLLM and trainer, after each of the updates."""
     steps = phases(fresh, engine)
     steps[1] = Decode(fresh.engine(), group=3, max_new_tokens=12, temperature=temperature)
-    differences, updated = apart(engine, BATCH, steps)
-    assert differences.shape[1] > 500
+    differences, unsure, updated = apart(engine, BATCH, steps)
+    assert unsure.sum() > 500
     assert differences.max() <= LIMIT
-    assert (updated > LIMIT).double().mean() > 0.3, "the control: one update is seen"
+    assert (updated > LIMIT).double().mean() > 0.5, "the control: one update is seen in most tokens"
 
 
 @pytest.mark.parametrize("temperature", [1.0, 0.6])
@@ -154,11 +157,11 @@ def test_three_score_alike_on_the_shipped_model(shipped: Policy, engine: VllmEng
         Suffix(shipped),
         Update(shipped, lr=1e-4),
     ]
-    differences, updated = apart(engine, shipped.prompts(digits.rows(8)), steps)
-    assert differences.shape[1] > 500
-    assert ((differences <= LIMIT).double().mean(dim=1) > 0.999).all()
+    differences, unsure, updated = apart(engine, shipped.prompts(digits.rows(8)), steps)
+    assert unsure.sum() > 500
+    assert ((differences[:, unsure] <= LIMIT).double().mean(dim=1) > 0.999).all()
     assert differences.max() <= 1e-4
-    assert (updated > LIMIT).double().mean() > 0.3, "the control: one update is seen"
+    assert (updated > LIMIT).double().mean() > 0.5, "the control: one update is seen in most tokens"
 
 
 @pytest.mark.parametrize("schedule", [Rollplex(), Streamed()], ids=lambda s: type(s).__name__)
